@@ -16,6 +16,8 @@ const Calls kCalls = {
      "measure=1 normalise=1 rule=1 block_rows=2 block_keys=2"},
     {"x_pooled_forward", "kept", "summary old_len lse",
      "s=1 t=8 h=4 g=2 d=4 u=4 summary_width=8 measure=1 block_keys=2 count=2 force_last=1"},
+    {"x_pooled_forward", "subset", "lse query_len key_len",
+     "s=1 t=8 h=4 g=2 measure=1 subset=3 normalise=1 reduce=1 lists=2 block_keys=2 count=2"},
     {"x_pooled_forward", "similar", "row_similar_least column_similar_least lse",
      "s=4 t=8 h=4 g=2 block_rows=2 block_keys=2 normalise=1 ratio=0.5 min_extra=1"},
     {"x_pooled_forward", "packed", "lse query_start key_start",

@@ -335,6 +335,23 @@ void sweeps(WordCases& add) {
        {"", "causal=1"},
        kForces},
       "given", 43);
+  // A subset of columns under the signs of a group.
+  add.sweep(
+      "measure=1 e=24",
+      {kTypes,
+       {"h=4 g=2 x=2 lists=2 reduce=1", "h=4 g=2 x=4", "h=3 g=3 x=1 reduce=2",
+        "h=8 g=1 x=2 lists=2 reduce=3"},
+       {"d=16 subset=4", "d=16 subset=16", "d=40 subset=1", "d=7 subset=3"},
+       {"block_keys=4", "block_keys=16", "block_keys=200"},
+       {"s=1 t=90", "s=5 t=70", "s=33 t=130"},
+       {"b=2", "b=3 query_len key_len", "query_start key_start", "b=3 page_table page=16 key_len",
+        "query_start b=1 key_len", "key_start", "b=2 query_max=20 key_max=50",
+        "b=3 summary old_len key_len", "b=3 summary old_len page_table page=16 cache_row key_len"},
+       {"count=3 normalise=1", "count=2", "normalise=1 rule=1 cover=0.5",
+        "ratio=0.3 select_scale=2"},
+       {"", "causal=1"},
+       kForces},
+      "subset", 45);
   // Kept summaries.
   add.sweep("summary old_len d=16 e=16 h=4 g=2",
             {{"q:f32 k:f32 v:f32", "q:bf16 k:bf16 v:bf16 summary:f32"},
@@ -353,11 +370,21 @@ void sweeps(WordCases& add) {
 
 void edges(WordCases& add) {
   for (const char* words :
-       {"b=0 count=2 x=4", "s=0 count=2 x=4", "t=0 count=2 x=4", "t=0 count=2 x=4 force_own=1",
-        "h=0 g=0 x=0 count=2", "h=4 g=2 count=0", "index keep=0 x=4 count=2",
+       {"b=0 count=2 x=4",
+        "s=0 count=2 x=4",
+        "t=0 count=2 x=4",
+        "t=0 count=2 x=4 force_own=1",
+        "h=0 g=0 x=0 count=2",
+        "h=4 g=2 count=0",
+        "index keep=0 x=4 count=2",
         "s=0 t=9 count=2 x=4 block_rows=4 more=2 index index_count keep=3",
         "t=0 s=5 x=4 count=2 column row row_heads=4 column_heads=2 more=2 index index_count keep=3",
         "t=5 s=9 causal=1 count=2 block_keys=2",
+        "s=0 count=2 x=4 measure=1 subset=2",
+        "t=0 count=2 x=4 measure=1 subset=2",
+        "h=0 g=0 x=0 count=2 measure=1 subset=2",
+        "b=0 count=2 x=4 measure=1 subset=2",
+        "t=40 s=1 h=2 g=1 x=2 count=2 measure=1 subset=200 d=288",
         "t=5 s=9 causal=1 count=2 block_keys=2 block_rows=4",
         "t=90 s=2 count=9223372036854775807 force_last=9223372036854775807 lse",
         "t=90 s=2 ratio=9 min_keep=9223372036854775807 min_extra=9223372036854775807 block_keys=8",

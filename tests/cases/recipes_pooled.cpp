@@ -39,6 +39,33 @@ void pages(std::vector<harness::Case>& to) {
                 over_shapes({"s=1 t=200 count=4", "s=1 t=65 count=4", "s=1 t=30 count=4"}), 51));
 }
 
+void hybrid(std::vector<harness::Case>& to) {
+  const auto of = [](int64_t count, int64_t page) {
+    return pooled([=](const Attention& a, const Params& p) {
+             return rocketkv(a, count, page, p.subset);
+           })
+        .recipe("rocketkv");
+  };
+  add_cases(to,
+            of(64, 4).each("paper", {"q:f32 b=1 s=1 t=700 h=2 g=1 d=16 e=16 lists=1 subset=4 lse",
+                                     "q:bf16 b=1 s=1 t=2048 h=4 g=2 d=64 e=64 lists=2 subset=16",
+                                     "q:bf16 b=2 s=1 t=150 h=2 g=2 d=32 e=32 lists=2 subset=32"
+                                     " lse"}));
+  add_cases(to, of(2, 4).each("small",
+                              {"b=1 s=1 t=18 h=2 g=1 d=8 e=4 count=2 lists=1 subset=3 lse"}, true));
+  const auto shapes = [](const std::string& words) {
+    return std::vector<std::vector<std::string>>{
+        {"q:f32", "q:bf16", "q:f16"},
+        {"b=2 h=4 g=2 lists=2 d=64 e=64", "b=1 h=4 g=4 lists=4 d=16 e=24",
+         "b=1 h=6 g=1 lists=1 d=128 e=128"},
+        {"contiguous", "head_first", "odd"},
+        {"lse o:f32", "lse", ""},
+        {"subset=1", "subset=5", "subset=16"},
+        {"s=1 t=200" + words, "s=1 t=65" + words, "s=1 t=30" + words}};
+  };
+  add_cases(to, of(4, 16).sweep(shapes(" count=4 block_keys=16"), 55));
+}
+
 void mixture(std::vector<harness::Case>& to) {
   const auto of = [](int64_t blocks, int64_t size) {
     return pooled([=](const Attention& a, const Params&) { return moba(a, blocks, size); });
@@ -139,7 +166,7 @@ void thresholds(std::vector<harness::Case>& to) {
 
 std::vector<harness::Case> recipe_cases() {
   std::vector<harness::Case> all;
-  pages(all), mixture(all), gates(all), predicted(all), thresholds(all);
+  pages(all), hybrid(all), mixture(all), gates(all), predicted(all), thresholds(all);
   return all;
 }
 

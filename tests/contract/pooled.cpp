@@ -49,6 +49,20 @@ TEST(ContractPooled, Similar) {
   says(p, kOp + "column_similar_least is given with summary, wanted one of them");
 }
 
+// Bounds by the signs of a group.
+TEST(ContractPooled, Subset) {
+  const Call call = valid("x_pooled_forward", "kept");
+  const Params& kept = call.params;
+  accepts(with(kept, "subset", 4));
+  says(with(kept, "subset", 5), kOp + "subset is 5, wanted 1 .. 4, or 0 for all columns");
+  says(with(valid("x_pooled_forward", "cached").params, "subset", 2),
+       kOp + "subset is 2 with measure = 0, wanted 0, or measure box");
+  const Params all = valid("x_pooled_forward", "all").params;
+  says(with(all, "subset", 2), kOp + "row is given with subset = 2, wanted one of them");
+  says(with(with(kept, "subset", 2), "block_rows", 4),
+       kOp + "block_rows is 4 with subset = 2, wanted 1");
+}
+
 // Blocks and rules.
 TEST(ContractPooled, Rules) {
   const Params plain = valid("x_pooled_forward", "plain").params;
@@ -59,7 +73,7 @@ TEST(ContractPooled, Rules) {
     says(with(plain, "block_keys", bad),
          kOp + "block_keys is " + std::to_string(bad) + ", wanted 1 .. 65536, or 0 for 64");
   for (const char* field : {"lists", "query_max", "key_max", "count", "min_keep", "min_extra",
-                            "force_first", "force_previous", "force_last"})
+                            "force_first", "force_previous", "force_last", "subset"})
     says(with(plain, field, -1), kOp + field + " is -1, wanted >= 0");
   says(with(plain, "rule", FOVEA_X_SELECT_RULE_NONE),
        kOp + "rule is 6 (none), wanted one that takes by score");

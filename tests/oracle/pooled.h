@@ -45,6 +45,7 @@ class PooledOracle {
     if (!t_) select.column.shape[1] = select.column_low.shape[1] = 0;
     select.row = p_.row.data ? p_.row : p_.q;
     if (!p_.row.data && rows_ > 1) pool_rows(select);
+    if (p_.subset) sign_scores(select);
     std::vector<int32_t> list(b_ * x_ * n_ * keep_ + 1), count(b_ * x_ * n_ + 1);
     select.index = whole(list.data(), FOVEA_I32, {b_, x_, n_, keep_});
     select.index_count = whole(count.data(), FOVEA_I32, {b_, x_, n_});
@@ -159,6 +160,64 @@ class PooledOracle {
       select.row_forced = whole(dissimilar_rows_.data(), FOVEA_U8, {b_, h_, n_});
   }
 
+  // Of a token: the columns R of a key head and the sums of its queries' |q_c| and q_c.
+  struct Signed {
+    std::vector<int64_t> columns;
+    std::vector<double> sum;
+  };
+  Signed signs(const Dense& q, int64_t batch, int64_t row, int64_t g) {
+    Signed out;
+    std::vector<Ranked> sizes;
+    out.sum.resize(d_);
+    for (int64_t c = 0; c < d_; ++c) {
+      sizes.push_back({0, c});
+      for (int64_t head = g * (h_ / g_); head < (g + 1) * (h_ / g_); ++head)
+        out.sum[c] += q(batch, row, head, c), sizes[c].score += std::abs(q(batch, row, head, c));
+      if (out.sum[c] != 0) margin_ = std::min(margin_, std::abs(out.sum[c]) / sizes[c].score);
+    }
+    std::sort(sizes.begin(), sizes.end(), goes_before);
+    for (int64_t n = 0; n < p_.subset; ++n) out.columns.push_back(sizes[n].at);
+    if (p_.subset < d_) note_gap(sizes[p_.subset - 1].score, sizes[p_.subset].score, margin_);
+    return out;
+  }
+  // Scores by bounds under one sign for the query heads of a key head, in place of row and column.
+  void sign_scores(fovea_x_select_block_params& select) {
+    const Dense q = load(p_.q);
+    Layout at;
+    at.query_start = load(p_.query_start), at.key_start = load(p_.key_start);
+    at.query_len = load(p_.query_len), at.key_len = load(p_.key_len);
+    at.sequences = r_, at.s = s_, at.extent = t_;
+    at.query_max = p_.query_max, at.key_max = p_.key_max;
+    const double scale = p_.select_scale > 0 ? static_cast<double>(p_.select_scale)
+                                             : 1 / std::sqrt(static_cast<double>(d_));
+    scores_.assign(b_ * h_ * n_ * u_ + 1, 0);
+    for (int64_t r = 0; r < r_; ++r) {
+      const Sequence seq = sequence(at, r);
+      const int64_t first = at.key_start ? seq.store / keys_ + r : 0;
+      for (int64_t i = 0; i < seq.rows; ++i)
+        for (int64_t head = 0; head < h_; ++head) {
+          const int64_t g = head / (h_ / g_), row = seq.row + i;
+          const Signed by = signs(q, seq.batch, row, g);
+          double all = 0, part = 0;
+          for (int64_t c = 0; c < d_; ++c) all += std::abs(q(seq.batch, row, head, c));
+          for (const int64_t c : by.columns) part += std::abs(q(seq.batch, row, head, c));
+          for (int64_t n = 0; n * keys_ < seq.keys; ++n) {
+            const float* bounds =
+                columns_.data() + (((at.key_start ? 0 : r) * u_ + first + n) * g_ + g) * 2 * d_;
+            double score = 0;
+            for (const int64_t c : by.columns)
+              score += q(seq.batch, row, head, c) *
+                       static_cast<double>(bounds[by.sum[c] > 0 ? c : d_ + c]);
+            scores_[((seq.batch * h_ + head) * n_ + row) * u_ + n] =
+                static_cast<float>(part > 0 ? scale * score / std::sqrt(part / all) : 0);
+          }
+        }
+    }
+    select.score = whole(scores_.data(), FOVEA_F32, {b_, h_, n_, t_ ? u_ : 0});
+    select.row = select.column = select.column_low = {};
+    select.measure = 0, select.scale = 0;
+  }
+
   fovea_x_sparse_forward_params attention() const {
     fovea_x_sparse_forward_params to{};
     to.q = p_.q, to.k = p_.k, to.v = p_.v, to.o = p_.o, to.lse = p_.lse;
@@ -174,7 +233,7 @@ class PooledOracle {
   }
 
   const Params& p_;
-  std::vector<float> columns_, row_sums_;
+  std::vector<float> columns_, row_sums_, scores_;
   std::vector<uint8_t> dissimilar_columns_, dissimilar_rows_;
   int64_t b_, s_, h_, d_, g_, r_, rows_, keys_, t_, n_, u_, x_, keep_;
   double margin_ = HUGE_VAL;

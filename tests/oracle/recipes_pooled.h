@@ -68,6 +68,67 @@ inline Chosen quest(const Attention& a, int64_t pages, int64_t page) {
                      });
 }
 
+inline void to_softmax(Rated& rated) {
+  double sum = 0;
+  for (auto& [score, block] : rated) sum += score = std::exp(score);
+  for (auto& [score, block] : rated) score /= sum;
+}
+
+// RocketKV, section 3.4, hybrid sparse attention of a token: the `r` columns of the largest |q|,
+// summed over the query heads of a key head; of a page's largest and smallest key in a column the
+// one that the sign of their sum asks for; a softmax over the pages for each head at temperature
+// sqrt(d |q_R| / |q|); the `pages` best by the sum of the heads'.
+inline Chosen rocketkv(const Attention& a, int64_t pages, int64_t page, int64_t r) {
+  return over_blocks(
+      a, {1, page, true}, [=, &a](int64_t b, int64_t head, int64_t row, int64_t, double& margin) {
+        const int64_t group = a.h / a.g, key_head = head / group;
+        Rated sizes;
+        std::vector<double> sums;
+        for (int64_t c = 0; c < a.d; ++c) {
+          double size = 0, sum = 0;
+          for (int64_t n = 0; n < group; ++n) {
+            const double q = a.q(b, row, key_head * group + n, c);
+            size += std::abs(q), sum += q;
+          }
+          sizes.push_back({size, c}), sums.push_back(sum);
+          margin = std::min(margin, std::abs(sum));
+        }
+        const Keys64 columns = best(sizes, r, margin);
+        Rated all;
+        for (int64_t n = 0; n * page < a.at.extent; ++n) all.push_back({0, n});
+        for (int64_t n = 0; n < group; ++n) {
+          const auto q = [&](int64_t c) { return a.q(b, row, key_head * group + n, c); };
+          double some = 0, whole = 0;
+          for (int64_t c = 0; c < a.d; ++c) whole += std::abs(q(c));
+          for (const int64_t c : columns) some += std::abs(q(c));
+          Rated scores;
+          for (const auto& [none, at] : all) {
+            double score = 0;
+            for (const int64_t c : columns) {
+              double most = -HUGE_VAL, least = HUGE_VAL;
+              for (int64_t j = at * page; j < std::min(a.at.extent, (at + 1) * page); ++j) {
+                most = std::max(most, a.k(b, j, key_head, c));
+                least = std::min(least, a.k(b, j, key_head, c));
+              }
+              score += q(c) * (sums[c] > 0 ? most : least);
+            }
+            scores.push_back({score / std::sqrt(static_cast<double>(a.d) * some / whole), at});
+          }
+          to_softmax(scores);
+          for (const auto& [score, at] : scores) all[at].first += score;
+        }
+        double gap = HUGE_VAL;
+        const Keys64 out = best(all, pages, gap);
+        // A gap between small probabilities counts by their size.
+        if (gap < HUGE_VAL) {
+          double least = HUGE_VAL;
+          for (const int64_t at : out) least = std::min(least, all[at].first);
+          margin = std::min(margin, gap / least);
+        }
+        return out;
+      });
+}
+
 // MoBA, section 2.2: blocks before the row's own by <q, mean of the block's keys>; its own is one
 // of `blocks`.
 inline Chosen moba(const Attention& a, int64_t blocks, int64_t size) {
@@ -84,12 +145,6 @@ inline Chosen moba(const Attention& a, int64_t blocks, int64_t size) {
                        out.insert(own);
                        return out;
                      });
-}
-
-inline void to_softmax(Rated& rated) {
-  double sum = 0;
-  for (auto& [score, block] : rated) sum += score = std::exp(score);
-  for (auto& [score, block] : rated) score /= sum;
 }
 
 // SeerAttention, section 3: blocks whose gate, a softmax over those that have begun, is above the

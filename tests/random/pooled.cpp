@@ -47,6 +47,9 @@ void extents(Draw& d) {
   d.x("u") =
       (d.has("key_start") ? t / key_unit + d.x("r") : ceil_div(t, key_unit)) + d.one_of({0, 0, 1});
   d.set("measure", static_cast<int32_t>(d.has("column") ? d.has("column_low") : d.below(2)));
+  const bool signs = d.scalar<int32_t>("measure") && rows < 2 && !d.has("column") &&
+                     !d.has("row") && d.x("d") <= 288;
+  d.set<int64_t>("subset", signs && d.one_in(2) ? 1 + d.below(std::max<int64_t>(d.x("d"), 1)) : 0);
   d.x("summary_width") = d.x("d") * (d.scalar<int32_t>("measure") ? 2 : 1);
   if (!d.has("row") || !d.has("column")) d.x("row_width") = d.x("d");
   d.x("row_heads") = d.x("h"), d.x("column_heads") = d.x("g");

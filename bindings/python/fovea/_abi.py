@@ -1200,6 +1200,25 @@ class XSelectHeadsParams(C.Structure):
     ]
 
 
+class XEvictForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("k_kept", Tensor),
+        ("v_kept", Tensor),
+        ("index", Tensor),
+        ("index_count", Tensor),
+        ("window", C.c_int64),
+        ("width", C.c_int64),
+        ("scale", C.c_float),
+        ("reserved", C.c_int32),
+    ]
+
+
 class XIndexedForwardParams(C.Structure):
     _fields_ = [
         ("struct_size", C.c_size_t),
@@ -1288,6 +1307,7 @@ class XPooledForwardParams(C.Structure):
         ("force_first", C.c_int64),
         ("force_previous", C.c_int64),
         ("force_last", C.c_int64),
+        ("subset", C.c_int64),
         ("scale", C.c_float),
         ("softcap", C.c_float),
         ("select_scale", C.c_float),
@@ -1545,6 +1565,65 @@ class XProjectBackwardParams(C.Structure):
         ("act", C.c_int32),
         ("rope_begin", C.c_int32),
         ("rope_interleaved", C.c_int32),
+    ]
+
+
+class XGraphAppendParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("k", Tensor),
+        ("q", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("old_len", Tensor),
+        ("neighbour", Tensor),
+        ("neighbour_count", Tensor),
+        ("entry", Tensor),
+        ("nearest", C.c_int64),
+        ("kept", C.c_int64),
+        ("added", C.c_int64),
+        ("width", C.c_int64),
+    ]
+
+
+class XSelectGraphParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("neighbour", Tensor),
+        ("neighbour_count", Tensor),
+        ("entry", Tensor),
+        ("index", Tensor),
+        ("index_count", Tensor),
+        ("scanned", Tensor),
+        ("count", C.c_int64),
+        ("ef", C.c_int64),
+    ]
+
+
+class XGraphForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("o", Tensor),
+        ("lse", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("neighbour", Tensor),
+        ("neighbour_count", Tensor),
+        ("entry", Tensor),
+        ("index", Tensor),
+        ("index_count", Tensor),
+        ("scanned", Tensor),
+        ("count", C.c_int64),
+        ("ef", C.c_int64),
+        ("scale", C.c_float),
+        ("softcap", C.c_float),
     ]
 
 
@@ -1845,8 +1924,9 @@ SIZES = {
     XSelectTokenParams: 1872,
     XSelectLineParams: 1392,
     XSelectHeadsParams: 696,
+    XEvictForwardParams: 896,
     XIndexedForwardParams: 2544,
-    XPooledForwardParams: 2456,
+    XPooledForwardParams: 2464,
     XProbedForwardParams: 1992,
     XFlexForwardParams: 912,
     XNsaForwardParams: 2280,
@@ -1854,6 +1934,9 @@ SIZES = {
     XInfllmForwardParams: 1480,
     XProjectForwardParams: 1280,
     XProjectBackwardParams: 1944,
+    XGraphAppendParams: 808,
+    XSelectGraphParams: 984,
+    XGraphForwardParams: 1280,
     XLshAppendParams: 488,
     XSelectLshParams: 984,
     XLshForwardParams: 1280,
@@ -1996,6 +2079,9 @@ FUNCTIONS = {
     "fovea_x_select_heads_workspace": (C.c_int, [C.c_void_p, C.POINTER(XSelectHeadsParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_select_heads": (C.c_int, [C.c_void_p, C.POINTER(XSelectHeadsParams)]),
+    "fovea_x_evict_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XEvictForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_evict_forward": (C.c_int, [C.c_void_p, C.POINTER(XEvictForwardParams)]),
     "fovea_x_indexed_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XIndexedForwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_indexed_forward": (C.c_int, [C.c_void_p, C.POINTER(XIndexedForwardParams)]),
@@ -2023,6 +2109,15 @@ FUNCTIONS = {
     "fovea_x_project_backward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XProjectBackwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_project_backward": (C.c_int, [C.c_void_p, C.POINTER(XProjectBackwardParams)]),
+    "fovea_x_graph_append_workspace": (C.c_int, [C.c_void_p, C.POINTER(XGraphAppendParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_graph_append": (C.c_int, [C.c_void_p, C.POINTER(XGraphAppendParams)]),
+    "fovea_x_select_graph_workspace": (C.c_int, [C.c_void_p, C.POINTER(XSelectGraphParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_select_graph": (C.c_int, [C.c_void_p, C.POINTER(XSelectGraphParams)]),
+    "fovea_x_graph_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XGraphForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_graph_forward": (C.c_int, [C.c_void_p, C.POINTER(XGraphForwardParams)]),
     "fovea_x_lsh_append_workspace": (C.c_int, [C.c_void_p, C.POINTER(XLshAppendParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_lsh_append": (C.c_int, [C.c_void_p, C.POINTER(XLshAppendParams)]),

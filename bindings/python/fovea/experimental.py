@@ -15,23 +15,25 @@ from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_multi_token_forward, _x_multi_token_backward, _x_group_norm_forward,
                  _x_group_norm_backward, _x_sparse_forward, _x_sparse_backward, _x_select_block,
                  _x_pool_forward, _x_pool_backward, _x_probe_forward, _x_combine_forward,
-                 _x_combine_backward, _x_compare_forward, _x_cache_step, _x_select_token,
-                 _x_select_line, _x_select_heads, _x_indexed_forward, _x_pooled_forward,
-                 _x_probed_forward, _x_flex_forward, _x_nsa_forward, _x_nsa_backward,
-                 _x_infllm_forward, _x_project_forward, _x_project_backward, _x_lsh_append,
-                 _x_select_lsh, _x_lsh_forward)
+                 _x_combine_backward, _x_compare_forward, _x_cache_step, _x_evict_forward,
+                 _x_select_token, _x_select_line, _x_select_heads, _x_indexed_forward,
+                 _x_pooled_forward, _x_probed_forward, _x_flex_forward, _x_nsa_forward,
+                 _x_nsa_backward, _x_infllm_forward, _x_project_forward, _x_project_backward,
+                 _x_graph_append, _x_select_graph, _x_graph_forward, _x_lsh_append, _x_select_lsh,
+                 _x_lsh_forward)
 
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
            "kl_pool_backward", "multi_token_forward", "multi_token_backward", "group_norm_forward",
            "group_norm_backward", "sparse_forward", "sparse_backward", "select_block",
            "pool_forward", "pool_backward", "probe_forward", "combine_forward", "combine_backward",
-           "compare_forward", "cache_step", "select_token", "select_line", "select_heads",
-           "indexed_forward", "pooled_forward", "probed_forward", "flex_forward", "nsa_forward",
-           "nsa_backward", "infllm_forward", "project_forward", "project_backward", "lsh_append",
-           "select_lsh", "lsh_forward", "CacheRule", "CompareMeasure", "Gate", "Pool",
-           "ProbeReduce", "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise",
-           "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
+           "compare_forward", "cache_step", "evict_forward", "select_token", "select_line",
+           "select_heads", "indexed_forward", "pooled_forward", "probed_forward", "flex_forward",
+           "nsa_forward", "nsa_backward", "infllm_forward", "project_forward", "project_backward",
+           "graph_append", "select_graph", "graph_forward", "lsh_append", "select_lsh",
+           "lsh_forward", "CacheRule", "CompareMeasure", "Gate", "Pool", "ProbeReduce",
+           "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise", "SelectReduce",
+           "SelectRule", "SelectScope", "SelectScore"]
 
 
 def kl_jensen_shannon_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None,
@@ -2468,6 +2470,88 @@ def cache_step(ctx_or_k=None, /, k=None, v=None, position=None, count=None, *, c
     return call.run()
 
 
+def evict_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, k_kept=None, v_kept=None,
+                  index=None, index_count=None, query_len=None, key_len=None, keep=None, window=0,
+                  width=0, scale=0.0):
+    """The keys of each key head that a prompt's last rows attend to, and the prompt's last keys.
+
+    With P the causal softmax of the rows of q, which are the last of the sequence:
+      1. sum_j   = the sum of P_ij over the rows i and over the query heads of the key head
+      2. score_j = the largest of sum_(j - width / 2) .. sum_(j + width / 2), of those before the
+                   last `window` keys
+      3. the last `window` keys stay, and of the others those of the highest score, keep in all
+    Order and ties are x_select_block's: of equal scores the lower key; NaN is never taken.
+    Keys stay in their order, without gaps.  k and v are stored as given: keys keep the positions
+    that they were rotated with.  Slots past a head's count are not written.
+
+    A sequence of fewer than keep keys keeps all of them.  Errors name this operation, then the part
+    that refuses, with that part's names of fields.
+
+    Limits: d is 1 .. 576.  Workspace: that of x_probe_forward and x_select_block, and 8 b g t
+    bytes.
+    Sources: SnapKV (2404.14469), with the sum over a group and the wider maximum of RocketKV
+    (2502.14051).
+
+    Example
+      k_kept, v_kept = fovea.experimental.evict_forward(q, k, v)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16: the last rows of each sequence; 32 in RocketKV
+      k: (b, t, g, d) as q: g divides h
+      v: (b, t, g, e) as q
+
+    Outputs, new unless passed
+      k_kept: (b, keep, g, d) as k
+      v_kept: (b, keep, g, e) as k
+
+    Outputs on request, by True or an array
+      index: (b, g, keep) i32: the keys that stay, ascending; -1 past the count
+      index_count: (b, g) i32: how many
+
+    Optional inputs
+      query_len: (b) i32: rows in use
+      key_len: (b) i32: keys in use
+
+    keep: extents of new outputs that no input tells.
+
+    Numbers
+      window: last keys that stay, at most keep; 0: s, as far as keep goes
+      width: keys of a maximum, odd; 0: 63, 1: none
+      scale: > 0; 0: 1 / sqrt(d)
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_evict_forward)
+    else:
+        call, inputs = _x_evict_forward.begin(ctx_or_q, ctx, q, k, v)
+        [q, k, v] = inputs
+    v_q = call.put("q", 8, q, 4)
+    v_k = call.put("k", 104, k, 4)
+    v_v = call.put("v", 200, v, 4)
+    if query_len is not None:
+        call.put("query_len", 296, query_len)
+    if key_len is not None:
+        call.put("key_len", 392, key_len)
+    k_kept = call.out("k_kept", 488, k_kept, lambda: (v_q[2][0], call.size("keep", keep), v_k[2][2],
+        v_q[2][3]), v_k[1])
+    v_kept = call.out("v_kept", 584, v_kept, lambda: (v_q[2][0], call.size("keep", keep), v_k[2][2],
+        v_v[2][3]), v_k[1])
+    if index is not None:
+        index = None if index is False else call.out("index", 680, index, lambda: (v_q[2][0],
+            v_k[2][2], call.size("keep", keep)), 8)
+    if index_count is not None:
+        index_count = None if index_count is False else call.out("index_count", 776, index_count,
+            (v_q[2][0], v_k[2][2]), 8)
+    if window:
+        call.scalar("q", 872, window, "window")
+    if width:
+        call.scalar("q", 880, width, "width")
+    if scale:
+        call.scalar("f", 888, scale, "scale")
+    return call.run(k_kept, v_kept, index, index_count)
+
+
 def select_token(ctx=None, *, index=None, index_count=None, kept_score=None, kept_mass=None, q=None,
                  k=None, k_scale=None, code_q=None, code=None, weight=None, query_start=None,
                  key_start=None, query_len=None, key_len=None, page_table=None, cache_row=None,
@@ -3064,7 +3148,7 @@ def pooled_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
                    sink_logit=None, k_scale=None, v_scale=None, query_start=None, key_start=None,
                    query_len=None, key_len=None, old_len=None, page_table=None, cache_row=None,
                    x=None, n=None, keep=None, query_max=0, key_max=0, lists=0, count=0, min_keep=0,
-                   min_extra=0, force_first=0, force_previous=0, force_last=0, scale=0.0,
+                   min_extra=0, force_first=0, force_previous=0, force_last=0, subset=0, scale=0.0,
                    softcap=0.0, select_scale=0.0, ratio=0.0, cover=0.0, threshold=0.0,
                    skip_margin=0.0, measure=0, normalise=0, reduce=0, rule=0, scope=0,
                    forced_count=0, force_own=0, causal=0, block_rows=0, block_keys=0):
@@ -3076,6 +3160,13 @@ def pooled_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
       summary, old_len: only blocks that hold a key from old_len on; the others are read
       column: nothing is made; for BOX column_low too
     Rows summarise row blocks: row, else the mean of their queries, with block_rows 1 the queries.
+
+    With subset, BOX reads the columns R of a key head with the largest sum of |q_c| over its query
+    heads, of equals the first.  One sign serves them all: where the sum of their q_c is > 0 the
+    bound is the largest, else the smallest of the block.  A query's score is select_scale times
+    sum over R of q_c bound / sqrt(share), share being how much of its sum of |q_c| R holds; 0 where
+    share is.  select_scale 0 is then 1 / sqrt(d).  Keys are finite.  A softmax counts each block
+    once, the last one too, where the paper's code counts its keys.
 
     Selection is x_select_block's and the lists are its.  Row block R holds the rows [R block_rows,
     (R + 1) block_rows) of a sequence, key block c its keys [c block_keys, (c + 1) block_keys).
@@ -3091,7 +3182,7 @@ def pooled_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
     Limits are those of the parts.  Workspace: theirs, the summaries, and the lists that no output
     holds.
     Sources: Quest (2406.10774), MoBA (2502.13189), SeerAttention (2410.13276), SpargeAttention
-    (2502.18137), VMoBA (2506.23858), DraftAttention (2505.14708).
+    (2502.18137), VMoBA (2506.23858), DraftAttention (2505.14708), RocketKV (2502.14051).
 
     Example
       o = fovea.experimental.pooled_forward(q, k, v)
@@ -3147,6 +3238,8 @@ def pooled_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
       force_first: the first key blocks are forced
       force_previous: those before the own blocks
       force_last: the last key blocks of the sequence
+      subset: columns of BOX, 1 .. d, with d at most 288; 0: all, each query by its own signs.  Not
+          with row, column or block_rows > 1
       scale: of attention's scores, > 0; 0: 1 / sqrt(d)
       softcap: of attention's scores; 0: none
       select_scale: of the summaries' scores, > 0; 0: 1 / sqrt(their width)
@@ -3239,40 +3332,42 @@ def pooled_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
         call.scalar("q", 2368, force_previous, "force_previous")
     if force_last:
         call.scalar("q", 2376, force_last, "force_last")
+    if subset:
+        call.scalar("q", 2384, subset, "subset")
     if scale:
-        call.scalar("f", 2384, scale, "scale")
+        call.scalar("f", 2392, scale, "scale")
     if softcap:
-        call.scalar("f", 2388, softcap, "softcap")
+        call.scalar("f", 2396, softcap, "softcap")
     if select_scale:
-        call.scalar("f", 2392, select_scale, "select_scale")
+        call.scalar("f", 2400, select_scale, "select_scale")
     if ratio:
-        call.scalar("f", 2396, ratio, "ratio")
+        call.scalar("f", 2404, ratio, "ratio")
     if cover:
-        call.scalar("f", 2400, cover, "cover")
+        call.scalar("f", 2408, cover, "cover")
     if threshold:
-        call.scalar("f", 2404, threshold, "threshold")
+        call.scalar("f", 2412, threshold, "threshold")
     if skip_margin:
-        call.scalar("f", 2408, skip_margin, "skip_margin")
+        call.scalar("f", 2416, skip_margin, "skip_margin")
     if measure:
-        call.enum(2412, measure, "measure", SelectMeasure)
+        call.enum(2420, measure, "measure", SelectMeasure)
     if normalise:
-        call.enum(2416, normalise, "normalise", SelectNormalise)
+        call.enum(2424, normalise, "normalise", SelectNormalise)
     if reduce:
-        call.enum(2420, reduce, "reduce", SelectReduce)
+        call.enum(2428, reduce, "reduce", SelectReduce)
     if rule:
-        call.enum(2424, rule, "rule", SelectRule)
+        call.enum(2432, rule, "rule", SelectRule)
     if scope:
-        call.enum(2428, scope, "scope", SelectScope)
+        call.enum(2436, scope, "scope", SelectScope)
     if forced_count:
-        call.scalar("i", 2432, forced_count, "forced_count")
+        call.scalar("i", 2440, forced_count, "forced_count")
     if force_own:
-        call.scalar("i", 2436, force_own, "force_own")
+        call.scalar("i", 2444, force_own, "force_own")
     if causal:
-        call.scalar("i", 2440, causal, "causal")
+        call.scalar("i", 2448, causal, "causal")
     if block_rows:
-        call.scalar("i", 2444, block_rows, "block_rows")
+        call.scalar("i", 2452, block_rows, "block_rows")
     if block_keys:
-        call.scalar("i", 2448, block_keys, "block_keys")
+        call.scalar("i", 2456, block_keys, "block_keys")
     return call.run(o, lse, index, index_count)
 
 
@@ -4233,6 +4328,245 @@ def project_backward(ctx_or_x=None, /, x=None, weight=None, dy=None, *, ctx=None
     if rope_interleaved:
         call.scalar("i", 1940, rope_interleaved, "rope_interleaved")
     return call.run(dx, dweight, dbias, dweight2, dbias2, dweight3, dbias3, dnorm_weight)
+
+
+def graph_append(ctx_or_k=None, /, k=None, neighbour=None, neighbour_count=None, entry=None, *,
+                 ctx=None, q=None, query_len=None, key_len=None, old_len=None, nearest=0, kept=0,
+                 added=0, width=0):
+    """Builds the graph of each sequence and key head, or adds keys [old_len, key_len) to it.
+
+    With rows of q in use and old_len 0, from training queries, since attention's queries are not
+    distributed as keys are.  Key head j learns from the query heads [j h / g, (j + 1) h / g):
+      1. each query has its list: its `nearest` best keys, without scores of -inf
+      2. key x has the queries whose best key it is; without any, those whose lists hold it
+      3. neighbours of x: the lists of its queries, pruned to `kept`
+      4. for each x a search of `width` over the graph of step 3, pruned to `added`; then in the
+         order of keys x gets those found, as far as there are slots, and each of them gets x
+    Its entry is the key of the best inner product with the sum of all keys.
+
+    Otherwise keys join one by one: a search of `width` over the earlier keys, pruned to `kept`;
+    then each of those found gets x.  The first key is the entry.
+    Where y gets x and has no slot left, its neighbours and x are pruned to kept + added.
+
+    Results are those of this sequential algorithm for any number of threads.  Lists of keys from
+    key_len on are not written.  A sequence without keys has entry -1.
+
+    Limits: d is 1 .. 576.  Workspace: the lists of one key head's queries, and tiles of keys.
+    A thread has 9 t + 512 nearest bytes more with q, else t / 8 + 8 width.
+    Sources: RetrievalAttention (2409.10516); its graph: RoarGraph (2408.08933).
+
+    Example
+      fovea.experimental.graph_append(k, neighbour, neighbour_count, entry)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      k: (b, t, g, d) f32 f16 bf16: the keys, old ones too
+      neighbour: (b, g, t, degree) i32: degree is at least kept + added
+      neighbour_count: (b, g, t) i32
+      entry: (b, g) i32
+
+    Optional inputs
+      q: (b, s, h, d) f32 f16 bf16: training queries of sequences whose old_len is 0; s h nearest
+          entries are below 2^31 g
+      query_len: (b) i32: training rows in use; needs q
+      key_len: (b) i32: keys in use; absent: t
+      old_len: (b) i32: keys that the graph has; absent: 0
+
+    Numbers
+      nearest: best keys of a training query; needs q; 0: 100
+      kept: neighbours that pruning leaves, at most 1024; 0: 16
+      added: further slots, at most 1024; 0: 4
+      width: width of searches; 0: 2 (kept + added)
+    """
+    if ctx_or_k.__class__ is Context and ctx is None:
+        call = Call(ctx_or_k, _x_graph_append)
+    else:
+        call, inputs = _x_graph_append.begin(ctx_or_k, ctx, k, neighbour, neighbour_count, entry)
+        [k, neighbour, neighbour_count, entry] = inputs
+    call.put("k", 8, k)
+    if q is not None:
+        call.put("q", 104, q)
+    if query_len is not None:
+        call.put("query_len", 200, query_len)
+    if key_len is not None:
+        call.put("key_len", 296, key_len)
+    if old_len is not None:
+        call.put("old_len", 392, old_len)
+    call.put("neighbour", 488, neighbour, None, True)
+    call.put("neighbour_count", 584, neighbour_count, None, True)
+    call.put("entry", 680, entry, None, True)
+    if nearest:
+        call.scalar("q", 776, nearest, "nearest")
+    if kept:
+        call.scalar("q", 784, kept, "kept")
+    if added:
+        call.scalar("q", 792, added, "added")
+    if width:
+        call.scalar("q", 800, width, "width")
+    return call.run()
+
+
+def select_graph(ctx_or_q=None, /, q=None, k=None, *, ctx=None, index=None, index_count=None,
+                 scanned=None, query_len=None, key_len=None, neighbour=None, neighbour_count=None,
+                 entry=None, keep=None, count=0, ef=0):
+    """The best `count` keys that a search of width ef finds for each query, or of all keys with
+    ef = 0.
+
+    Lists are as in select.h: ascending, -1 past the count, cut to `keep` from the end of the order.
+    Scores of -inf are not listed.  With ef = 0 the list is x_select_token's of scale 1 over all
+    keys.  Rows past query_len are neither read nor written.
+
+    Limits: d is 1 .. 576.  Workspace, a thread: t / 8 + 8 ef bytes, with ef = 0 4 t h / g bytes.
+    Source: RetrievalAttention (2409.10516).
+
+    Example
+      index, index_count = fovea.experimental.select_graph(q, k)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (b, t, g, d) f32 f16 bf16: g divides h
+
+    Outputs, new unless passed
+      index: (b, h, s, keep) i32: keys by their number in the sequence
+      index_count: (b, h, s) i32: keys wanted
+
+    Outputs on request, by True or an array
+      scanned: (b, h, s) i32: keys whose score was computed
+
+    Optional inputs
+      query_len: (b) i32: rows in use
+      key_len: (b) i32: keys in use; absent: t
+      neighbour: (b, g, t, degree) i32: with ef, as x_graph_append writes it
+      neighbour_count: (b, g, t) i32: with ef
+      entry: (b, g) i32: with ef
+
+    keep: extents of new outputs that no input tells.
+
+    Numbers
+      count: keys to select
+      ef: width of the search, at least count; 0: all keys
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_select_graph)
+    else:
+        call, inputs = _x_select_graph.begin(ctx_or_q, ctx, q, k)
+        [q, k] = inputs
+    v_q = call.put("q", 8, q, 4)
+    call.put("k", 104, k)
+    if query_len is not None:
+        call.put("query_len", 200, query_len)
+    if key_len is not None:
+        call.put("key_len", 296, key_len)
+    if neighbour is not None:
+        call.put("neighbour", 392, neighbour)
+    if neighbour_count is not None:
+        call.put("neighbour_count", 488, neighbour_count)
+    if entry is not None:
+        call.put("entry", 584, entry)
+    index = call.out("index", 680, index, lambda: (v_q[2][0], v_q[2][2], v_q[2][1],
+        call.size("keep", keep)), 8)
+    index_count = call.out("index_count", 776, index_count, (v_q[2][0], v_q[2][2], v_q[2][1]), 8)
+    if scanned is not None:
+        scanned = None if scanned is False else call.out("scanned", 872, scanned, (v_q[2][0],
+            v_q[2][2], v_q[2][1]), 8)
+    if count:
+        call.scalar("q", 968, count, "count")
+    if ef:
+        call.scalar("q", 976, ef, "ef")
+    return call.run(index, index_count, scanned)
+
+
+def graph_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,
+                  index=None, index_count=None, scanned=None, query_len=None, key_len=None,
+                  neighbour=None, neighbour_count=None, entry=None, keep=None, count=0, ef=0,
+                  scale=0.0, softcap=0.0):
+    """Attention over the keys that a graph finds: x_select_graph, then x_sparse_forward, in one call
+    on one workspace.
+
+    o and lse are of the list alone.  merge_forward joins them with those of the keys that stay on
+    the device.  A row that finds nothing has o = 0 and lse = -inf.
+
+    Errors name this operation, then the part that refuses, with that part's names of fields.
+    Limits are those of the parts.  Workspace: theirs, and the lists that no output holds.
+    Source: RetrievalAttention (2409.10516).
+
+    Example
+      o = fovea.experimental.graph_forward(q, k, v)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (b, t, g, d) as q: g divides h
+      v: (b, t, g, e) as q
+
+    Outputs, new unless passed
+      o: (b, s, h, e) as q or f32
+
+    Outputs on request, by True or an array
+      lse: (b, h, s) f32: of the sum over the list
+      index: (b, h, s, keep) i32: the lists, as x_select_graph writes them; keys past `keep` are cut
+      index_count: (b, h, s) i32: keys wanted, with index
+      scanned: (b, h, s) i32: keys whose score was computed
+
+    Optional inputs
+      query_len: (b) i32: rows in use
+      key_len: (b) i32: keys in use; absent: t
+      neighbour: (b, g, t, degree) i32: with ef
+      neighbour_count: (b, g, t) i32: with ef
+      entry: (b, g) i32: with ef
+
+    keep: extents of new outputs that no input tells.
+
+    Numbers
+      count: keys to attend to
+      ef: width of the search, at least count; 0: all keys
+      scale: of attention's scores, > 0; 0: 1 / sqrt(d)
+      softcap: of attention's scores; 0: none
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_graph_forward)
+    else:
+        call, inputs = _x_graph_forward.begin(ctx_or_q, ctx, q, k, v)
+        [q, k, v] = inputs
+    v_q = call.put("q", 8, q, 4)
+    call.put("k", 104, k)
+    v_v = call.put("v", 200, v, 4)
+    if query_len is not None:
+        call.put("query_len", 488, query_len)
+    if key_len is not None:
+        call.put("key_len", 584, key_len)
+    if neighbour is not None:
+        call.put("neighbour", 680, neighbour)
+    if neighbour_count is not None:
+        call.put("neighbour_count", 776, neighbour_count)
+    if entry is not None:
+        call.put("entry", 872, entry)
+    o = call.out("o", 296, o, (v_q[2][0], v_q[2][1], v_q[2][2], v_v[2][3]), v_q[1])
+    if lse is not None:
+        lse = None if lse is False else call.out("lse", 392, lse, (v_q[2][0], v_q[2][2], v_q[2][1]),
+            1)
+    if index is not None:
+        index = None if index is False else call.out("index", 968, index, lambda: (v_q[2][0],
+            v_q[2][2], v_q[2][1], call.size("keep", keep)), 8)
+    if index_count is not None:
+        index_count = None if index_count is False else call.out("index_count", 1064, index_count,
+            (v_q[2][0], v_q[2][2], v_q[2][1]), 8)
+    if scanned is not None:
+        scanned = None if scanned is False else call.out("scanned", 1160, scanned, (v_q[2][0],
+            v_q[2][2], v_q[2][1]), 8)
+    if count:
+        call.scalar("q", 1256, count, "count")
+    if ef:
+        call.scalar("q", 1264, ef, "ef")
+    if scale:
+        call.scalar("f", 1272, scale, "scale")
+    if softcap:
+        call.scalar("f", 1276, softcap, "softcap")
+    return call.run(o, lse, index, index_count, scanned)
 
 
 def lsh_append(ctx_or_code=None, /, code=None, bucket=None, link=None, *, ctx=None, query_len=None,

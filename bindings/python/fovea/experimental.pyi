@@ -26,12 +26,13 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "kl_pool_backward", "multi_token_forward", "multi_token_backward", "group_norm_forward",
            "group_norm_backward", "sparse_forward", "sparse_backward", "select_block",
            "pool_forward", "pool_backward", "probe_forward", "combine_forward", "combine_backward",
-           "compare_forward", "cache_step", "select_token", "select_line", "select_heads",
-           "indexed_forward", "pooled_forward", "probed_forward", "flex_forward", "nsa_forward",
-           "nsa_backward", "infllm_forward", "project_forward", "project_backward", "lsh_append",
-           "select_lsh", "lsh_forward", "CacheRule", "CompareMeasure", "Gate", "Pool",
-           "ProbeReduce", "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise",
-           "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
+           "compare_forward", "cache_step", "evict_forward", "select_token", "select_line",
+           "select_heads", "indexed_forward", "pooled_forward", "probed_forward", "flex_forward",
+           "nsa_forward", "nsa_backward", "infllm_forward", "project_forward", "project_backward",
+           "graph_append", "select_graph", "graph_forward", "lsh_append", "select_lsh",
+           "lsh_forward", "CacheRule", "CompareMeasure", "Gate", "Pool", "ProbeReduce",
+           "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise", "SelectReduce",
+           "SelectRule", "SelectScope", "SelectScore"]
 
 class _kl_jensen_shannon_forward(TypedDict, total=False):
     query_start: Array | None
@@ -1069,6 +1070,57 @@ def cache_step(ctx: Context | None, k: Array, v: Array, position: Array, count: 
 def cache_step(k: Array, v: Array, position: Array, count: Array, *, ctx: Context | None = ...,
                **fields: Unpack[_cache_step]) -> None: ...
 
+class _evict_forward(TypedDict, total=False):
+    query_len: Array | None
+    key_len: Array | None
+    keep: Int | None
+    window: Int
+    width: Int
+    scale: Float
+
+@overload
+def evict_forward(ctx: Context | None, q: A, k: Array, v: Array, *, k_kept: Wanted | None = ...,
+                  v_kept: Wanted | None = ..., index: None = ..., index_count: None = ...,
+                  **fields: Unpack[_evict_forward]) -> tuple[A, A]: ...
+@overload
+def evict_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ...,
+                  k_kept: Wanted | None = ..., v_kept: Wanted | None = ..., index: None = ...,
+                  index_count: None = ..., **fields: Unpack[_evict_forward]) -> tuple[A, A]: ...
+@overload
+def evict_forward(ctx: Context | None, q: A, k: Array, v: Array, *, k_kept: Wanted | None = ...,
+                  v_kept: Wanted | None = ..., index: Wanted, index_count: None = ...,
+                  **fields: Unpack[_evict_forward]) -> tuple[A, A, Any]: ...
+@overload
+def evict_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ...,
+                  k_kept: Wanted | None = ..., v_kept: Wanted | None = ..., index: Wanted,
+                  index_count: None = ..., **fields: Unpack[_evict_forward]) -> tuple[A, A,
+                  Any]: ...
+@overload
+def evict_forward(ctx: Context | None, q: A, k: Array, v: Array, *, k_kept: Wanted | None = ...,
+                  v_kept: Wanted | None = ..., index: None = ..., index_count: Wanted,
+                  **fields: Unpack[_evict_forward]) -> tuple[A, A, Any]: ...
+@overload
+def evict_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ...,
+                  k_kept: Wanted | None = ..., v_kept: Wanted | None = ..., index: None = ...,
+                  index_count: Wanted, **fields: Unpack[_evict_forward]) -> tuple[A, A, Any]: ...
+@overload
+def evict_forward(ctx: Context | None, q: A, k: Array, v: Array, *, k_kept: Wanted | None = ...,
+                  v_kept: Wanted | None = ..., index: Wanted, index_count: Wanted,
+                  **fields: Unpack[_evict_forward]) -> tuple[A, A, Any, Any]: ...
+@overload
+def evict_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ...,
+                  k_kept: Wanted | None = ..., v_kept: Wanted | None = ..., index: Wanted,
+                  index_count: Wanted, **fields: Unpack[_evict_forward]) -> tuple[A, A, Any,
+                  Any]: ...
+@overload
+def evict_forward(ctx: Context | None, q: Array, k: Array, v: Array, *, k_kept: Output = ...,
+                  v_kept: Output = ..., index: Output = ..., index_count: Output = ...,
+                  **fields: Unpack[_evict_forward]) -> Any: ...
+@overload
+def evict_forward(q: Array, k: Array, v: Array, *, ctx: Context | None = ..., k_kept: Output = ...,
+                  v_kept: Output = ..., index: Output = ..., index_count: Output = ...,
+                  **fields: Unpack[_evict_forward]) -> Any: ...
+
 class _select_token(TypedDict, total=False):
     q: Array | None
     k: Array | None
@@ -1318,6 +1370,7 @@ class _pooled_forward(TypedDict, total=False):
     force_first: Int
     force_previous: Int
     force_last: Int
+    subset: Int
     scale: Float
     softcap: Float
     select_scale: Float
@@ -1746,6 +1799,119 @@ def project_backward(x: Array, weight: Array, dy: Array, *, ctx: Context | None 
                      dweight2: Output = ..., dbias2: Output = ..., dweight3: Output = ...,
                      dbias3: Output = ..., dnorm_weight: Output = ...,
                      **fields: Unpack[_project_backward]) -> Any: ...
+
+class _graph_append(TypedDict, total=False):
+    q: Array | None
+    query_len: Array | None
+    key_len: Array | None
+    old_len: Array | None
+    nearest: Int
+    kept: Int
+    added: Int
+    width: Int
+
+@overload
+def graph_append(ctx: Context | None, k: Array, neighbour: Array, neighbour_count: Array,
+                 entry: Array, **fields: Unpack[_graph_append]) -> None: ...
+@overload
+def graph_append(k: Array, neighbour: Array, neighbour_count: Array, entry: Array, *,
+                 ctx: Context | None = ..., **fields: Unpack[_graph_append]) -> None: ...
+
+class _select_graph(TypedDict, total=False):
+    query_len: Array | None
+    key_len: Array | None
+    neighbour: Array | None
+    neighbour_count: Array | None
+    entry: Array | None
+    keep: Int | None
+    count: Int
+    ef: Int
+
+@overload
+def select_graph(ctx: Context | None, q: Array, k: Array, *, index: Wanted | None = ...,
+                 index_count: Wanted | None = ..., scanned: None = ...,
+                 **fields: Unpack[_select_graph]) -> tuple[Any, Any]: ...
+@overload
+def select_graph(q: Array, k: Array, *, ctx: Context | None = ..., index: Wanted | None = ...,
+                 index_count: Wanted | None = ..., scanned: None = ...,
+                 **fields: Unpack[_select_graph]) -> tuple[Any, Any]: ...
+@overload
+def select_graph(ctx: Context | None, q: Array, k: Array, *, index: Wanted | None = ...,
+                 index_count: Wanted | None = ..., scanned: Wanted,
+                 **fields: Unpack[_select_graph]) -> tuple[Any, Any, Any]: ...
+@overload
+def select_graph(q: Array, k: Array, *, ctx: Context | None = ..., index: Wanted | None = ...,
+                 index_count: Wanted | None = ..., scanned: Wanted,
+                 **fields: Unpack[_select_graph]) -> tuple[Any, Any, Any]: ...
+@overload
+def select_graph(ctx: Context | None, q: Array, k: Array, *, index: Output = ...,
+                 index_count: Output = ..., scanned: Output = ...,
+                 **fields: Unpack[_select_graph]) -> Any: ...
+@overload
+def select_graph(q: Array, k: Array, *, ctx: Context | None = ..., index: Output = ...,
+                 index_count: Output = ..., scanned: Output = ...,
+                 **fields: Unpack[_select_graph]) -> Any: ...
+
+class _graph_forward(TypedDict, total=False):
+    query_len: Array | None
+    key_len: Array | None
+    neighbour: Array | None
+    neighbour_count: Array | None
+    entry: Array | None
+    keep: Int | None
+    count: Int
+    ef: Int
+    scale: Float
+    softcap: Float
+
+@overload
+def graph_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted | None = ...,
+                  lse: None = ..., index: None = ..., index_count: None = ..., scanned: None = ...,
+                  **fields: Unpack[_graph_forward]) -> A: ...
+@overload
+def graph_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ..., o: Wanted | None = ...,
+                  lse: None = ..., index: None = ..., index_count: None = ..., scanned: None = ...,
+                  **fields: Unpack[_graph_forward]) -> A: ...
+@overload
+def graph_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted | None = ...,
+                  lse: Wanted, index: None = ..., index_count: None = ..., scanned: None = ...,
+                  **fields: Unpack[_graph_forward]) -> tuple[A, A]: ...
+@overload
+def graph_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ..., o: Wanted | None = ...,
+                  lse: Wanted, index: None = ..., index_count: None = ..., scanned: None = ...,
+                  **fields: Unpack[_graph_forward]) -> tuple[A, A]: ...
+@overload
+def graph_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted | None = ...,
+                  lse: None = ..., index: Wanted, index_count: None = ..., scanned: None = ...,
+                  **fields: Unpack[_graph_forward]) -> tuple[A, Any]: ...
+@overload
+def graph_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ..., o: Wanted | None = ...,
+                  lse: None = ..., index: Wanted, index_count: None = ..., scanned: None = ...,
+                  **fields: Unpack[_graph_forward]) -> tuple[A, Any]: ...
+@overload
+def graph_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted | None = ...,
+                  lse: None = ..., index: None = ..., index_count: Wanted, scanned: None = ...,
+                  **fields: Unpack[_graph_forward]) -> tuple[A, Any]: ...
+@overload
+def graph_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ..., o: Wanted | None = ...,
+                  lse: None = ..., index: None = ..., index_count: Wanted, scanned: None = ...,
+                  **fields: Unpack[_graph_forward]) -> tuple[A, Any]: ...
+@overload
+def graph_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted | None = ...,
+                  lse: None = ..., index: None = ..., index_count: None = ..., scanned: Wanted,
+                  **fields: Unpack[_graph_forward]) -> tuple[A, Any]: ...
+@overload
+def graph_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ..., o: Wanted | None = ...,
+                  lse: None = ..., index: None = ..., index_count: None = ..., scanned: Wanted,
+                  **fields: Unpack[_graph_forward]) -> tuple[A, Any]: ...
+@overload
+def graph_forward(ctx: Context | None, q: Array, k: Array, v: Array, *, o: Output = ...,
+                  lse: Output = ..., index: Output = ..., index_count: Output = ...,
+                  scanned: Output = ..., **fields: Unpack[_graph_forward]) -> Any: ...
+@overload
+def graph_forward(q: Array, k: Array, v: Array, *, ctx: Context | None = ..., o: Output = ...,
+                  lse: Output = ..., index: Output = ..., index_count: Output = ...,
+                  scanned: Output = ..., **fields: Unpack[_graph_forward]) -> Any: ...
 
 class _lsh_append(TypedDict, total=False):
     query_len: Array | None

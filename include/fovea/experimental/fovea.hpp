@@ -5,7 +5,9 @@
 #define FOVEA_EXPERIMENTAL_FOVEA_HPP
 
 #include "../fovea.hpp"
+#include "evict.h"
 #include "flex.h"
+#include "graph.h"
 #include "indexed.h"
 #include "infllm.h"
 #include "kl.h"
@@ -43,6 +45,7 @@
   X(x_combine_backward) \
   X(x_compare_forward) \
   X(x_cache_step) \
+  X(x_evict_forward) \
   X(x_select_token) \
   X(x_select_line) \
   X(x_select_heads) \
@@ -55,6 +58,9 @@
   X(x_infllm_forward) \
   X(x_project_forward) \
   X(x_project_backward) \
+  X(x_graph_append) \
+  X(x_select_graph) \
+  X(x_graph_forward) \
   X(x_lsh_append) \
   X(x_select_lsh) \
   X(x_lsh_forward)

@@ -14,6 +14,8 @@
  *    SpargeAttention  128 x 64, normalise SOFTMAX, ratio or rule TOP_P_UNDER, min_extra 1,
  *                     row_similar_least, column_similar_least, skip_margin.
  *    VMoBA            count, or normalise MINMAX and rule TOP_P_GE; scope, force_own, forced_count.
+ *    RocketKV         measure BOX, subset, block_keys = page, count, normalise SOFTMAX, reduce SUM,
+ *                     g lists; x_evict_forward first drops keys of the prompt.
  *    DraftAttention   128 x 128, normalise SOFTMAX, scope HEAD, ratio, min_keep 1.
  *
  *  Extents of its own:
@@ -39,6 +41,13 @@ extern "C" {
  *    column: nothing is made; for BOX column_low too
  *  Rows summarise row blocks: row, else the mean of their queries, with block_rows 1 the queries.
  *
+ *  With subset, BOX reads the columns R of a key head with the largest sum of |q_c| over its query
+ *  heads, of equals the first.  One sign serves them all: where the sum of their q_c is > 0 the
+ *  bound is the largest, else the smallest of the block.  A query's score is select_scale times
+ *  sum over R of q_c bound / sqrt(share), share being how much of its sum of |q_c| R holds; 0 where
+ *  share is.  select_scale 0 is then 1 / sqrt(d).  Keys are finite.  A softmax counts each block
+ *  once, the last one too, where the paper's code counts its keys.
+ *
  *  Selection is x_select_block's and the lists are its.  Row block R holds the rows [R block_rows,
  *  (R + 1) block_rows) of a sequence, key block c its keys [c block_keys, (c + 1) block_keys).
  *  Packed sequences begin where select.h says.  Row i is at position i + Lk - Lq.
@@ -53,7 +62,7 @@ extern "C" {
  *  Limits are those of the parts.  Workspace: theirs, the summaries, and the lists that no output
  *  holds.
  *  Sources: Quest (2406.10774), MoBA (2502.13189), SeerAttention (2410.13276), SpargeAttention
- *  (2502.18137), VMoBA (2506.23858), DraftAttention (2505.14708). */
+ *  (2502.18137), VMoBA (2506.23858), DraftAttention (2505.14708), RocketKV (2502.14051). */
 typedef struct fovea_x_pooled_forward_params {
   size_t struct_size;  /**< sizeof(fovea_x_pooled_forward_params) */
   fovea_tensor q;      /**< [in] (b, s, h, d) f32 f16 bf16 */
@@ -107,6 +116,8 @@ typedef struct fovea_x_pooled_forward_params {
   int64_t force_first;      /**< the first key blocks are forced */
   int64_t force_previous;   /**< those before the own blocks */
   int64_t force_last;       /**< the last key blocks of the sequence */
+  int64_t subset;           /**< columns of BOX, 1 .. d, with d at most 288; 0: all, each query by
+                                 its own signs.  Not with row, column or block_rows > 1 */
   float scale;              /**< of attention's scores, > 0; 0: 1 / sqrt(d) */
   float softcap;            /**< of attention's scores; 0: none */
   float select_scale;       /**< of the summaries' scores, > 0; 0: 1 / sqrt(their width) */

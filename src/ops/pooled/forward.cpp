@@ -3,6 +3,7 @@
 #include "core/fields.h"
 #include "core/list_rows.h"
 #include "core/program.h"
+#include "ops/pooled/signed.h"
 
 namespace fovea {
 namespace {
@@ -60,6 +61,29 @@ void check_rows(const Params& p, int64_t block_rows) {
   if (p.reduce) refuse("%s: row_similar_least is given with reduce = %d, wanted 0", kOp, p.reduce);
 }
 
+void check_subset(const Params& p, int64_t block_rows) {
+  if (!p.subset) return;
+  const int64_t d = p.q.shape[3];
+  if (p.measure != FOVEA_X_SELECT_MEASURE_BOX)
+    refuse("%s: subset is %lld with measure = %d, wanted 0, or measure box", kOp, lld(p.subset),
+           p.measure);
+  if (p.row.data || p.column.data)
+    refuse("%s: %s is given with subset = %lld, wanted one of them", kOp,
+           p.row.data ? "row" : "column", lld(p.subset));
+  if (block_rows > 1)
+    refuse("%s: block_rows is %lld with subset = %lld, wanted 1", kOp, lld(block_rows),
+           lld(p.subset));
+  if (p.subset > d)
+    refuse("%s: subset is %lld, wanted 1 .. %lld, or 0 for all columns", kOp, lld(p.subset),
+           lld(d));
+  if (d > kSignedWidthMost)
+    fail(FOVEA_UNSUPPORTED, "%s: q.shape[3] (d) is %lld with subset = %lld, wanted at most %lld",
+         kOp, lld(d), lld(p.subset), lld(kSignedWidthMost));
+  const int64_t h = p.q.shape[2], g = p.k.shape[2];
+  if (h && (!g || h % g))
+    refuse("%s: k.shape[2] (g) is %lld, wanted a divisor of q's %lld heads", kOp, lld(g), lld(h));
+}
+
 // The most entries that a list may have, of u.
 int64_t most_entries(const Params& p, const Blocks& a) {
   const bool all = p.rule != FOVEA_X_SELECT_RULE_TOP_K || p.scope || p.row_similar_least.data ||
@@ -92,7 +116,8 @@ Blocks read_blocks(const Params& p) {
                                      {"min_extra", p.min_extra},
                                      {"force_first", p.force_first},
                                      {"force_previous", p.force_previous},
-                                     {"force_last", p.force_last}})
+                                     {"force_last", p.force_last},
+                                     {"subset", p.subset}})
     check_not_negative(kOp, field, value);
   check_number(kOp, "ratio", p.ratio, "count");
   if (p.rule == FOVEA_X_SELECT_RULE_NONE)
@@ -107,7 +132,7 @@ Blocks read_blocks(const Params& p) {
 
   Blocks a{};
   a.rows = p.block_rows ? p.block_rows : 1, a.keys = p.block_keys ? p.block_keys : 64;
-  check_summaries(p), check_rows(p, a.rows);
+  check_summaries(p), check_rows(p, a.rows), check_subset(p, a.rows);
   a.box = p.measure == FOVEA_X_SELECT_MEASURE_BOX;
   a.packed_rows = p.query_start.data != nullptr;
   const bool packed_keys = p.key_start.data != nullptr, paged = p.page_table.data != nullptr;
@@ -166,8 +191,9 @@ fovea_tensor columns_of(fovea_tensor x, int64_t first, int64_t count) {
     select.column_forced = pool.dissimilar;
   }
   program.run(pool);
-  select.column = columns_of(pool.y, 0, d);
-  if (a.box) select.column_low = columns_of(pool.y, d, d);
+  // Signed rows are as wide as both parts.
+  select.column = p.subset ? pool.y : columns_of(pool.y, 0, d);
+  if (a.box && !p.subset) select.column_low = columns_of(pool.y, d, d);
 }
 
 [[gnu::noinline]] void pool_rows(Program& program, const Params& p, const Blocks& a,
@@ -184,6 +210,20 @@ fovea_tensor columns_of(fovea_tensor x, int64_t first, int64_t count) {
   }
   program.run(pool);
   select.row = pool.y;
+}
+
+[[gnu::noinline]] fovea_tensor sign_rows(Program& program, const Params& p, const Blocks& a) {
+  const int64_t b = p.q.shape[0], s = p.q.shape[1], h = p.q.shape[2], d = p.q.shape[3];
+  const fovea_tensor y = program.array(FOVEA_F32, {b, s, h, 2 * d});
+  SignedRows part{};
+  part.q = view_of<4>(p.q), part.y = view_of<4>(y), part.dtype = p.q.dtype;
+  Sequences& rows = part.sequences;
+  rows.query_start = int_vector(p.query_start), rows.query_len = int_vector(p.query_len);
+  rows.count = a.r, rows.s = s, rows.query_max = a.rows_most;
+  part.h = h, part.g = p.k.shape[2], part.d = d, part.subset = p.subset;
+  program.run(choose("x_pooled_signed", program.context(), part, signed_rows_host,
+                     FOVEA_CUDA_KERNELS(signed_rows_simt)));
+  return y;
 }
 
 void rules(const Params& p, const Blocks& a, fovea_x_select_block_params& select) {
@@ -215,6 +255,10 @@ void rules(const Params& p, const Blocks& a, fovea_x_select_block_params& select
   part.row = p.row.data ? p.row : Program::given(p.q);
   if (p.row.data) part.row.shape[1] = a.n;
   if (!p.row.data && a.rows > 1 && a.any) pool_rows(program, p, a, part);
+  if (p.subset && a.any) {
+    part.row = sign_rows(program, p, a), part.measure = FOVEA_X_SELECT_MEASURE_DOT;
+    if (part.scale == 0) part.scale = read_scale(kOp, "scale", 0, p.q.shape[3], "1 / sqrt(d)");
+  }
   const int64_t b = p.q.shape[0];
   part.index = program.output(p.index, FOVEA_I32, {b, a.x, a.n, a.keep});
   part.index_count = program.output(p.index_count, FOVEA_I32, {b, a.x, a.n});

@@ -1092,6 +1092,24 @@ struct XSelectHeadsParams
     causal::Int32
 end
 
+# fovea_x_evict_forward_params
+struct XEvictForwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    k_kept::Tensor
+    v_kept::Tensor
+    index::Tensor
+    index_count::Tensor
+    window::Int64
+    width::Int64
+    scale::Float32
+    reserved::Int32
+end
+
 # fovea_x_indexed_forward_params
 struct XIndexedForwardParams
     struct_size::Csize_t
@@ -1179,6 +1197,7 @@ struct XPooledForwardParams
     force_first::Int64
     force_previous::Int64
     force_last::Int64
+    subset::Int64
     scale::Float32
     softcap::Float32
     select_scale::Float32
@@ -1429,6 +1448,62 @@ struct XProjectBackwardParams
     act::Int32
     rope_begin::Int32
     rope_interleaved::Int32
+end
+
+# fovea_x_graph_append_params
+struct XGraphAppendParams
+    struct_size::Csize_t
+    k::Tensor
+    q::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    old_len::Tensor
+    neighbour::Tensor
+    neighbour_count::Tensor
+    entry::Tensor
+    nearest::Int64
+    kept::Int64
+    added::Int64
+    width::Int64
+end
+
+# fovea_x_select_graph_params
+struct XSelectGraphParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    neighbour::Tensor
+    neighbour_count::Tensor
+    entry::Tensor
+    index::Tensor
+    index_count::Tensor
+    scanned::Tensor
+    count::Int64
+    ef::Int64
+end
+
+# fovea_x_graph_forward_params
+struct XGraphForwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    o::Tensor
+    lse::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    neighbour::Tensor
+    neighbour_count::Tensor
+    entry::Tensor
+    index::Tensor
+    index_count::Tensor
+    scanned::Tensor
+    count::Int64
+    ef::Int64
+    scale::Float32
+    softcap::Float32
 end
 
 # fovea_x_lsh_append_params
@@ -2033,6 +2108,14 @@ const _fovea_x_select_heads = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_select_heads(ctx, params) =
     ccall(symbol(_fovea_x_select_heads, :fovea_x_select_heads), Int32, (Ptr{Cvoid}, Ref{XSelectHeadsParams}), ctx, params)
 
+const _fovea_x_evict_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_evict_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_evict_forward_workspace, :fovea_x_evict_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XEvictForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_evict_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_evict_forward(ctx, params) =
+    ccall(symbol(_fovea_x_evict_forward, :fovea_x_evict_forward), Int32, (Ptr{Cvoid}, Ref{XEvictForwardParams}), ctx, params)
+
 const _fovea_x_indexed_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_indexed_forward_workspace(ctx, params, bytes) =
     ccall(symbol(_fovea_x_indexed_forward_workspace, :fovea_x_indexed_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XIndexedForwardParams}, Ref{Csize_t}), ctx, params, bytes)
@@ -2104,6 +2187,30 @@ fovea_x_project_backward_workspace(ctx, params, bytes) =
 const _fovea_x_project_backward = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_project_backward(ctx, params) =
     ccall(symbol(_fovea_x_project_backward, :fovea_x_project_backward), Int32, (Ptr{Cvoid}, Ref{XProjectBackwardParams}), ctx, params)
+
+const _fovea_x_graph_append_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_graph_append_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_graph_append_workspace, :fovea_x_graph_append_workspace), Int32, (Ptr{Cvoid}, Ref{XGraphAppendParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_graph_append = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_graph_append(ctx, params) =
+    ccall(symbol(_fovea_x_graph_append, :fovea_x_graph_append), Int32, (Ptr{Cvoid}, Ref{XGraphAppendParams}), ctx, params)
+
+const _fovea_x_select_graph_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_select_graph_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_select_graph_workspace, :fovea_x_select_graph_workspace), Int32, (Ptr{Cvoid}, Ref{XSelectGraphParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_select_graph = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_select_graph(ctx, params) =
+    ccall(symbol(_fovea_x_select_graph, :fovea_x_select_graph), Int32, (Ptr{Cvoid}, Ref{XSelectGraphParams}), ctx, params)
+
+const _fovea_x_graph_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_graph_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_graph_forward_workspace, :fovea_x_graph_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XGraphForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_graph_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_graph_forward(ctx, params) =
+    ccall(symbol(_fovea_x_graph_forward, :fovea_x_graph_forward), Int32, (Ptr{Cvoid}, Ref{XGraphForwardParams}), ctx, params)
 
 const _fovea_x_lsh_append_workspace = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_lsh_append_workspace(ctx, params, bytes) =

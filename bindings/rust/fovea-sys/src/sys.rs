@@ -1584,6 +1584,44 @@ c_struct! {
 
 c_struct! {
     /// ```text
+    /// The keys of each key head that a prompt's last rows attend to, and the prompt's last keys.
+    ///
+    /// With P the causal softmax of the rows of q, which are the last of the sequence:
+    ///   1. sum_j   = the sum of P_ij over the rows i and over the query heads of the key head
+    ///   2. score_j = the largest of sum_(j - width / 2) .. sum_(j + width / 2), of those before the
+    ///                last `window` keys
+    ///   3. the last `window` keys stay, and of the others those of the highest score, keep in all
+    /// Order and ties are x_select_block's: of equal scores the lower key; NaN is never taken.
+    /// Keys stay in their order, without gaps.  k and v are stored as given: keys keep the positions
+    /// that they were rotated with.  Slots past a head's count are not written.
+    ///
+    /// A sequence of fewer than keep keys keeps all of them.  Errors name this operation, then the part
+    /// that refuses, with that part's names of fields.
+    ///
+    /// Limits: d is 1 .. 576.  Workspace: that of x_probe_forward and x_select_block, and 8 b g t
+    /// bytes.
+    /// Sources: SnapKV (2404.14469), with the sum over a group and the wider maximum of RocketKV
+    /// (2502.14051).
+    /// ```
+    fovea_x_evict_forward_params: 896 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_evict_forward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16: the last rows of each sequence; 32 in RocketKV";
+    k: fovea_tensor = 104, "`(b, t, g, d)` as q: g divides h";
+    v: fovea_tensor = 200, "`(b, t, g, e)` as q";
+    query_len: fovea_tensor = 296, "`(b)` i32: rows in use";
+    key_len: fovea_tensor = 392, "`(b)` i32: keys in use";
+    k_kept: fovea_tensor = 488, "`(b, keep, g, d)` as k";
+    v_kept: fovea_tensor = 584, "`(b, keep, g, e)` as k";
+    index: fovea_tensor = 680, "`(b, g, keep)` i32: the keys that stay, ascending; -1 past the count";
+    index_count: fovea_tensor = 776, "`(b, g)` i32: how many";
+    window: i64 = 872, "last keys that stay, at most keep; 0: s, as far as keep goes";
+    width: i64 = 880, "keys of a maximum, odd; 0: 63, 1: none";
+    scale: f32 = 888, r"\> 0; 0: 1 / sqrt(d)";
+    reserved: i32 = 892, "0";
+}
+
+c_struct! {
+    /// ```text
     /// Attention over the keys that an index finds.
     ///
     /// Selection is x_select_token's, with index_q and index_k as its q and k; absent, q and k are
@@ -1667,6 +1705,13 @@ c_struct! {
     ///   column: nothing is made; for BOX column_low too
     /// Rows summarise row blocks: row, else the mean of their queries, with block_rows 1 the queries.
     ///
+    /// With subset, BOX reads the columns R of a key head with the largest sum of |q_c| over its query
+    /// heads, of equals the first.  One sign serves them all: where the sum of their q_c is > 0 the
+    /// bound is the largest, else the smallest of the block.  A query's score is select_scale times
+    /// sum over R of q_c bound / sqrt(share), share being how much of its sum of |q_c| R holds; 0 where
+    /// share is.  select_scale 0 is then 1 / sqrt(d).  Keys are finite.  A softmax counts each block
+    /// once, the last one too, where the paper's code counts its keys.
+    ///
     /// Selection is x_select_block's and the lists are its.  Row block R holds the rows [R block_rows,
     /// (R + 1) block_rows) of a sequence, key block c its keys [c block_keys, (c + 1) block_keys).
     /// Packed sequences begin where select.h says.  Row i is at position i + Lk - Lq.
@@ -1681,9 +1726,9 @@ c_struct! {
     /// Limits are those of the parts.  Workspace: theirs, the summaries, and the lists that no output
     /// holds.
     /// Sources: Quest (2406.10774), MoBA (2502.13189), SeerAttention (2410.13276), SpargeAttention
-    /// (2502.18137), VMoBA (2506.23858), DraftAttention (2505.14708).
+    /// (2502.18137), VMoBA (2506.23858), DraftAttention (2505.14708), RocketKV (2502.14051).
     /// ```
-    fovea_x_pooled_forward_params: 2456 bytes;
+    fovea_x_pooled_forward_params: 2464 bytes;
     struct_size: usize = 0, "sizeof(fovea_x_pooled_forward_params)";
     q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
     k: fovea_tensor = 104, "`(rows, t, g, d) or paged (pool, page, g, d)` as q or e4m3 e5m2 i8: codes need column";
@@ -1718,24 +1763,25 @@ c_struct! {
     force_first: i64 = 2360, "the first key blocks are forced";
     force_previous: i64 = 2368, "those before the own blocks";
     force_last: i64 = 2376, "the last key blocks of the sequence";
-    scale: f32 = 2384, r"of attention's scores, \> 0; 0: 1 / sqrt(d)";
-    softcap: f32 = 2388, "of attention's scores; 0: none";
-    select_scale: f32 = 2392, r"of the summaries' scores, \> 0; 0: 1 / sqrt(their width)";
-    ratio: f32 = 2396, "of TOP_K: share of the key blocks of the scope";
-    cover: f32 = 2400, "share of the mass, of the TOP_P rules";
-    threshold: f32 = 2404, "of ABOVE and AT_LEAST";
-    skip_margin: f32 = 2408, "in nats: tiles that add less are skipped, as in x_sparse_forward; 0: none";
-    measure: i32 = 2412, "The fovea_x_select_measure.";
-    normalise: i32 = 2416, "The fovea_x_select_normalise.";
-    reduce: i32 = 2420, "The fovea_x_select_reduce.";
-    rule: i32 = 2424, "The fovea_x_select_rule.";
-    scope: i32 = 2428, "The fovea_x_select_scope.";
-    forced_count: i32 = 2432, "1: forced entries count for the rule";
-    force_own: i32 = 2436, "1: key blocks that hold a position of the row block are forced";
-    causal: i32 = 2440, "1: no key after a row's own position";
-    block_rows: i32 = 2444, "rows of a row block, 1 .. 128; 0: 1";
-    block_keys: i32 = 2448, "keys of a key block, 1 .. 65536; 0: 64";
-    reserved: i32 = 2452, "0";
+    subset: i64 = 2384, r"columns of BOX, 1 .. d, with d at most 288; 0: all, each query by its own signs.  Not with row, column or block_rows \> 1";
+    scale: f32 = 2392, r"of attention's scores, \> 0; 0: 1 / sqrt(d)";
+    softcap: f32 = 2396, "of attention's scores; 0: none";
+    select_scale: f32 = 2400, r"of the summaries' scores, \> 0; 0: 1 / sqrt(their width)";
+    ratio: f32 = 2404, "of TOP_K: share of the key blocks of the scope";
+    cover: f32 = 2408, "share of the mass, of the TOP_P rules";
+    threshold: f32 = 2412, "of ABOVE and AT_LEAST";
+    skip_margin: f32 = 2416, "in nats: tiles that add less are skipped, as in x_sparse_forward; 0: none";
+    measure: i32 = 2420, "The fovea_x_select_measure.";
+    normalise: i32 = 2424, "The fovea_x_select_normalise.";
+    reduce: i32 = 2428, "The fovea_x_select_reduce.";
+    rule: i32 = 2432, "The fovea_x_select_rule.";
+    scope: i32 = 2436, "The fovea_x_select_scope.";
+    forced_count: i32 = 2440, "1: forced entries count for the rule";
+    force_own: i32 = 2444, "1: key blocks that hold a position of the row block are forced";
+    causal: i32 = 2448, "1: no key after a row's own position";
+    block_rows: i32 = 2452, "rows of a row block, 1 .. 128; 0: 1";
+    block_keys: i32 = 2456, "keys of a key block, 1 .. 65536; 0: 64";
+    reserved: i32 = 2460, "0";
 }
 
 c_struct! {
@@ -2107,6 +2153,107 @@ c_struct! {
     act: i32 = 1932, "The fovea_x_project_act.";
     rope_begin: i32 = 1936, "first rotated column; 2 * half columns turn";
     rope_interleaved: i32 = 1940, "1: pairs (2i, 2i + 1); 0: pairs (i, i + half)";
+}
+
+c_struct! {
+    /// ```text
+    /// Builds the graph of each sequence and key head, or adds keys [old_len, key_len) to it.
+    ///
+    /// With rows of q in use and old_len 0, from training queries, since attention's queries are not
+    /// distributed as keys are.  Key head j learns from the query heads [j h / g, (j + 1) h / g):
+    ///   1. each query has its list: its `nearest` best keys, without scores of -inf
+    ///   2. key x has the queries whose best key it is; without any, those whose lists hold it
+    ///   3. neighbours of x: the lists of its queries, pruned to `kept`
+    ///   4. for each x a search of `width` over the graph of step 3, pruned to `added`; then in the
+    ///      order of keys x gets those found, as far as there are slots, and each of them gets x
+    /// Its entry is the key of the best inner product with the sum of all keys.
+    ///
+    /// Otherwise keys join one by one: a search of `width` over the earlier keys, pruned to `kept`;
+    /// then each of those found gets x.  The first key is the entry.
+    /// Where y gets x and has no slot left, its neighbours and x are pruned to kept + added.
+    ///
+    /// Results are those of this sequential algorithm for any number of threads.  Lists of keys from
+    /// key_len on are not written.  A sequence without keys has entry -1.
+    ///
+    /// Limits: d is 1 .. 576.  Workspace: the lists of one key head's queries, and tiles of keys.
+    /// A thread has 9 t + 512 nearest bytes more with q, else t / 8 + 8 width.
+    /// Sources: RetrievalAttention (2409.10516); its graph: RoarGraph (2408.08933).
+    /// ```
+    fovea_x_graph_append_params: 808 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_graph_append_params)";
+    k: fovea_tensor = 8, "`(b, t, g, d)` f32 f16 bf16: the keys, old ones too";
+    q: fovea_tensor = 104, "`(b, s, h, d)` f32 f16 bf16: training queries of sequences whose old_len is 0; s h nearest entries are below 2^31 g";
+    query_len: fovea_tensor = 200, "`(b)` i32: training rows in use; needs q";
+    key_len: fovea_tensor = 296, "`(b)` i32: keys in use; absent: t";
+    old_len: fovea_tensor = 392, "`(b)` i32: keys that the graph has; absent: 0";
+    neighbour: fovea_tensor = 488, "`(b, g, t, degree)` i32: degree is at least kept + added";
+    neighbour_count: fovea_tensor = 584, "`(b, g, t)` i32";
+    entry: fovea_tensor = 680, "`(b, g)` i32";
+    nearest: i64 = 776, "best keys of a training query; needs q; 0: 100";
+    kept: i64 = 784, "neighbours that pruning leaves, at most 1024; 0: 16";
+    added: i64 = 792, "further slots, at most 1024; 0: 4";
+    width: i64 = 800, "width of searches; 0: 2 (kept + added)";
+}
+
+c_struct! {
+    /// ```text
+    /// The best `count` keys that a search of width ef finds for each query, or of all keys with
+    /// ef = 0.
+    ///
+    /// Lists are as in select.h: ascending, -1 past the count, cut to `keep` from the end of the order.
+    /// Scores of -inf are not listed.  With ef = 0 the list is x_select_token's of scale 1 over all
+    /// keys.  Rows past query_len are neither read nor written.
+    ///
+    /// Limits: d is 1 .. 576.  Workspace, a thread: t / 8 + 8 ef bytes, with ef = 0 4 t h / g bytes.
+    /// Source: RetrievalAttention (2409.10516).
+    /// ```
+    fovea_x_select_graph_params: 984 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_select_graph_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(b, t, g, d)` f32 f16 bf16: g divides h";
+    query_len: fovea_tensor = 200, "`(b)` i32: rows in use";
+    key_len: fovea_tensor = 296, "`(b)` i32: keys in use; absent: t";
+    neighbour: fovea_tensor = 392, "`(b, g, t, degree)` i32: with ef, as x_graph_append writes it";
+    neighbour_count: fovea_tensor = 488, "`(b, g, t)` i32: with ef";
+    entry: fovea_tensor = 584, "`(b, g)` i32: with ef";
+    index: fovea_tensor = 680, "`(b, h, s, keep)` i32: keys by their number in the sequence";
+    index_count: fovea_tensor = 776, "`(b, h, s)` i32: keys wanted";
+    scanned: fovea_tensor = 872, "`(b, h, s)` i32: keys whose score was computed";
+    count: i64 = 968, "keys to select";
+    ef: i64 = 976, "width of the search, at least count; 0: all keys";
+}
+
+c_struct! {
+    /// ```text
+    /// Attention over the keys that a graph finds: x_select_graph, then x_sparse_forward, in one call
+    /// on one workspace.
+    ///
+    /// o and lse are of the list alone.  merge_forward joins them with those of the keys that stay on
+    /// the device.  A row that finds nothing has o = 0 and lse = -inf.
+    ///
+    /// Errors name this operation, then the part that refuses, with that part's names of fields.
+    /// Limits are those of the parts.  Workspace: theirs, and the lists that no output holds.
+    /// Source: RetrievalAttention (2409.10516).
+    /// ```
+    fovea_x_graph_forward_params: 1280 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_graph_forward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(b, t, g, d)` as q: g divides h";
+    v: fovea_tensor = 200, "`(b, t, g, e)` as q";
+    o: fovea_tensor = 296, "`(b, s, h, e)` as q or f32";
+    lse: fovea_tensor = 392, "`(b, h, s)` f32: of the sum over the list";
+    query_len: fovea_tensor = 488, "`(b)` i32: rows in use";
+    key_len: fovea_tensor = 584, "`(b)` i32: keys in use; absent: t";
+    neighbour: fovea_tensor = 680, "`(b, g, t, degree)` i32: with ef";
+    neighbour_count: fovea_tensor = 776, "`(b, g, t)` i32: with ef";
+    entry: fovea_tensor = 872, "`(b, g)` i32: with ef";
+    index: fovea_tensor = 968, "`(b, h, s, keep)` i32: the lists, as x_select_graph writes them; keys past `keep` are cut";
+    index_count: fovea_tensor = 1064, "`(b, h, s)` i32: keys wanted, with index";
+    scanned: fovea_tensor = 1160, "`(b, h, s)` i32: keys whose score was computed";
+    count: i64 = 1256, "keys to attend to";
+    ef: i64 = 1264, "width of the search, at least count; 0: all keys";
+    scale: f32 = 1272, r"of attention's scores, \> 0; 0: 1 / sqrt(d)";
+    softcap: f32 = 1276, "of attention's scores; 0: none";
 }
 
 c_struct! {
@@ -2661,6 +2808,7 @@ functions! {
         x_combine_backward: fovea_x_combine_backward_params, fovea_x_combine_backward, fovea_x_combine_backward_workspace;
         x_compare_forward: fovea_x_compare_forward_params, fovea_x_compare_forward, fovea_x_compare_forward_workspace;
         x_cache_step: fovea_x_cache_step_params, fovea_x_cache_step, fovea_x_cache_step_workspace;
+        x_evict_forward: fovea_x_evict_forward_params, fovea_x_evict_forward, fovea_x_evict_forward_workspace;
         x_select_token: fovea_x_select_token_params, fovea_x_select_token, fovea_x_select_token_workspace;
         x_select_line: fovea_x_select_line_params, fovea_x_select_line, fovea_x_select_line_workspace;
         x_select_heads: fovea_x_select_heads_params, fovea_x_select_heads, fovea_x_select_heads_workspace;
@@ -2673,6 +2821,9 @@ functions! {
         x_infllm_forward: fovea_x_infllm_forward_params, fovea_x_infllm_forward, fovea_x_infllm_forward_workspace;
         x_project_forward: fovea_x_project_forward_params, fovea_x_project_forward, fovea_x_project_forward_workspace;
         x_project_backward: fovea_x_project_backward_params, fovea_x_project_backward, fovea_x_project_backward_workspace;
+        x_graph_append: fovea_x_graph_append_params, fovea_x_graph_append, fovea_x_graph_append_workspace;
+        x_select_graph: fovea_x_select_graph_params, fovea_x_select_graph, fovea_x_select_graph_workspace;
+        x_graph_forward: fovea_x_graph_forward_params, fovea_x_graph_forward, fovea_x_graph_forward_workspace;
         x_lsh_append: fovea_x_lsh_append_params, fovea_x_lsh_append, fovea_x_lsh_append_workspace;
         x_select_lsh: fovea_x_select_lsh_params, fovea_x_select_lsh, fovea_x_select_lsh_workspace;
         x_lsh_forward: fovea_x_lsh_forward_params, fovea_x_lsh_forward, fovea_x_lsh_forward_workspace;

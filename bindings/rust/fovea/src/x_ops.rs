@@ -946,6 +946,46 @@ op! {
 
 op! {
     /// ```text
+    /// The keys of each key head that a prompt's last rows attend to, and the prompt's last keys.
+    ///
+    /// With P the causal softmax of the rows of q, which are the last of the sequence:
+    ///   1. sum_j   = the sum of P_ij over the rows i and over the query heads of the key head
+    ///   2. score_j = the largest of sum_(j - width / 2) .. sum_(j + width / 2), of those before the
+    ///                last `window` keys
+    ///   3. the last `window` keys stay, and of the others those of the highest score, keep in all
+    /// Order and ties are x_select_block's: of equal scores the lower key; NaN is never taken.
+    /// Keys stay in their order, without gaps.  k and v are stored as given: keys keep the positions
+    /// that they were rotated with.  Slots past a head's count are not written.
+    ///
+    /// A sequence of fewer than keep keys keeps all of them.  Errors name this operation, then the part
+    /// that refuses, with that part's names of fields.
+    ///
+    /// Limits: d is 1 .. 576.  Workspace: that of x_probe_forward and x_select_block, and 8 b g t
+    /// bytes.
+    /// Sources: SnapKV (2404.14469), with the sum over a group and the wider maximum of RocketKV
+    /// (2502.14051).
+    /// ```
+    XEvictForward(x_evict_forward: fovea_x_evict_forward_params, fovea_x_evict_forward, fovea_x_evict_forward_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16: the last rows of each sequence; 32 in RocketKV";
+        k set_k: in, "`(b, t, g, d)` as q: g divides h";
+        v set_v: in, "`(b, t, g, e)` as q";
+        k_kept set_k_kept: out, "`(b, keep, g, d)` as k";
+        v_kept set_v_kept: out, "`(b, keep, g, e)` as k";
+    }
+    may {
+        query_len set_query_len: in, "`(b)` i32: rows in use";
+        key_len set_key_len: in, "`(b)` i32: keys in use";
+        index set_index: out, "`(b, g, keep)` i32: the keys that stay, ascending; -1 past the count";
+        index_count set_index_count: out, "`(b, g)` i32: how many";
+        window set_window: i64, "last keys that stay, at most keep; 0: s, as far as keep goes";
+        width set_width: i64, "keys of a maximum, odd; 0: 63, 1: none";
+        scale set_scale: f32, r"\> 0; 0: 1 / sqrt(d)";
+    }
+}
+
+op! {
+    /// ```text
     /// The keys of each row with the highest scores, for x_sparse_forward with block_keys 1, or with
     /// pool_keys the blocks of keys.  Scoring and selection run over a few rows at a time, and no array
     /// of all rows and keys is made.
@@ -1181,6 +1221,13 @@ op! {
     ///   column: nothing is made; for BOX column_low too
     /// Rows summarise row blocks: row, else the mean of their queries, with block_rows 1 the queries.
     ///
+    /// With subset, BOX reads the columns R of a key head with the largest sum of |q_c| over its query
+    /// heads, of equals the first.  One sign serves them all: where the sum of their q_c is > 0 the
+    /// bound is the largest, else the smallest of the block.  A query's score is select_scale times
+    /// sum over R of q_c bound / sqrt(share), share being how much of its sum of |q_c| R holds; 0 where
+    /// share is.  select_scale 0 is then 1 / sqrt(d).  Keys are finite.  A softmax counts each block
+    /// once, the last one too, where the paper's code counts its keys.
+    ///
     /// Selection is x_select_block's and the lists are its.  Row block R holds the rows [R block_rows,
     /// (R + 1) block_rows) of a sequence, key block c its keys [c block_keys, (c + 1) block_keys).
     /// Packed sequences begin where select.h says.  Row i is at position i + Lk - Lq.
@@ -1195,7 +1242,7 @@ op! {
     /// Limits are those of the parts.  Workspace: theirs, the summaries, and the lists that no output
     /// holds.
     /// Sources: Quest (2406.10774), MoBA (2502.13189), SeerAttention (2410.13276), SpargeAttention
-    /// (2502.18137), VMoBA (2506.23858), DraftAttention (2505.14708).
+    /// (2502.18137), VMoBA (2506.23858), DraftAttention (2505.14708), RocketKV (2502.14051).
     /// ```
     XPooledForward(x_pooled_forward: fovea_x_pooled_forward_params, fovea_x_pooled_forward, fovea_x_pooled_forward_workspace)
     new {
@@ -1234,6 +1281,7 @@ op! {
         force_first set_force_first: i64, "the first key blocks are forced";
         force_previous set_force_previous: i64, "those before the own blocks";
         force_last set_force_last: i64, "the last key blocks of the sequence";
+        subset set_subset: i64, r"columns of BOX, 1 .. d, with d at most 288; 0: all, each query by its own signs.  Not with row, column or block_rows \> 1";
         scale set_scale: f32, r"of attention's scores, \> 0; 0: 1 / sqrt(d)";
         softcap set_softcap: f32, "of attention's scores; 0: none";
         select_scale set_select_scale: f32, r"of the summaries' scores, \> 0; 0: 1 / sqrt(their width)";
@@ -1640,6 +1688,116 @@ op! {
         act set_act: enum XProjectAct, "The fovea_x_project_act.";
         rope_begin set_rope_begin: i32, "first rotated column; 2 * half columns turn";
         rope_interleaved set_rope_interleaved: bool, "1: pairs (2i, 2i + 1); 0: pairs (i, i + half)";
+    }
+}
+
+op! {
+    /// ```text
+    /// Builds the graph of each sequence and key head, or adds keys [old_len, key_len) to it.
+    ///
+    /// With rows of q in use and old_len 0, from training queries, since attention's queries are not
+    /// distributed as keys are.  Key head j learns from the query heads [j h / g, (j + 1) h / g):
+    ///   1. each query has its list: its `nearest` best keys, without scores of -inf
+    ///   2. key x has the queries whose best key it is; without any, those whose lists hold it
+    ///   3. neighbours of x: the lists of its queries, pruned to `kept`
+    ///   4. for each x a search of `width` over the graph of step 3, pruned to `added`; then in the
+    ///      order of keys x gets those found, as far as there are slots, and each of them gets x
+    /// Its entry is the key of the best inner product with the sum of all keys.
+    ///
+    /// Otherwise keys join one by one: a search of `width` over the earlier keys, pruned to `kept`;
+    /// then each of those found gets x.  The first key is the entry.
+    /// Where y gets x and has no slot left, its neighbours and x are pruned to kept + added.
+    ///
+    /// Results are those of this sequential algorithm for any number of threads.  Lists of keys from
+    /// key_len on are not written.  A sequence without keys has entry -1.
+    ///
+    /// Limits: d is 1 .. 576.  Workspace: the lists of one key head's queries, and tiles of keys.
+    /// A thread has 9 t + 512 nearest bytes more with q, else t / 8 + 8 width.
+    /// Sources: RetrievalAttention (2409.10516); its graph: RoarGraph (2408.08933).
+    /// ```
+    XGraphAppend(x_graph_append: fovea_x_graph_append_params, fovea_x_graph_append, fovea_x_graph_append_workspace)
+    new {
+        k set_k: in, "`(b, t, g, d)` f32 f16 bf16: the keys, old ones too";
+        neighbour set_neighbour: out, "`(b, g, t, degree)` i32: degree is at least kept + added";
+        neighbour_count set_neighbour_count: out, "`(b, g, t)` i32";
+        entry set_entry: out, "`(b, g)` i32";
+    }
+    may {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16: training queries of sequences whose old_len is 0; s h nearest entries are below 2^31 g";
+        query_len set_query_len: in, "`(b)` i32: training rows in use; needs q";
+        key_len set_key_len: in, "`(b)` i32: keys in use; absent: t";
+        old_len set_old_len: in, "`(b)` i32: keys that the graph has; absent: 0";
+        nearest set_nearest: i64, "best keys of a training query; needs q; 0: 100";
+        kept set_kept: i64, "neighbours that pruning leaves, at most 1024; 0: 16";
+        added set_added: i64, "further slots, at most 1024; 0: 4";
+        width set_width: i64, "width of searches; 0: 2 (kept + added)";
+    }
+}
+
+op! {
+    /// ```text
+    /// The best `count` keys that a search of width ef finds for each query, or of all keys with
+    /// ef = 0.
+    ///
+    /// Lists are as in select.h: ascending, -1 past the count, cut to `keep` from the end of the order.
+    /// Scores of -inf are not listed.  With ef = 0 the list is x_select_token's of scale 1 over all
+    /// keys.  Rows past query_len are neither read nor written.
+    ///
+    /// Limits: d is 1 .. 576.  Workspace, a thread: t / 8 + 8 ef bytes, with ef = 0 4 t h / g bytes.
+    /// Source: RetrievalAttention (2409.10516).
+    /// ```
+    XSelectGraph(x_select_graph: fovea_x_select_graph_params, fovea_x_select_graph, fovea_x_select_graph_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(b, t, g, d)` f32 f16 bf16: g divides h";
+        index set_index: out, "`(b, h, s, keep)` i32: keys by their number in the sequence";
+        index_count set_index_count: out, "`(b, h, s)` i32: keys wanted";
+    }
+    may {
+        query_len set_query_len: in, "`(b)` i32: rows in use";
+        key_len set_key_len: in, "`(b)` i32: keys in use; absent: t";
+        neighbour set_neighbour: in, "`(b, g, t, degree)` i32: with ef, as x_graph_append writes it";
+        neighbour_count set_neighbour_count: in, "`(b, g, t)` i32: with ef";
+        entry set_entry: in, "`(b, g)` i32: with ef";
+        scanned set_scanned: out, "`(b, h, s)` i32: keys whose score was computed";
+        count set_count: i64, "keys to select";
+        ef set_ef: i64, "width of the search, at least count; 0: all keys";
+    }
+}
+
+op! {
+    /// ```text
+    /// Attention over the keys that a graph finds: x_select_graph, then x_sparse_forward, in one call
+    /// on one workspace.
+    ///
+    /// o and lse are of the list alone.  merge_forward joins them with those of the keys that stay on
+    /// the device.  A row that finds nothing has o = 0 and lse = -inf.
+    ///
+    /// Errors name this operation, then the part that refuses, with that part's names of fields.
+    /// Limits are those of the parts.  Workspace: theirs, and the lists that no output holds.
+    /// Source: RetrievalAttention (2409.10516).
+    /// ```
+    XGraphForward(x_graph_forward: fovea_x_graph_forward_params, fovea_x_graph_forward, fovea_x_graph_forward_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(b, t, g, d)` as q: g divides h";
+        v set_v: in, "`(b, t, g, e)` as q";
+        o set_o: out, "`(b, s, h, e)` as q or f32";
+    }
+    may {
+        lse set_lse: out, "`(b, h, s)` f32: of the sum over the list";
+        query_len set_query_len: in, "`(b)` i32: rows in use";
+        key_len set_key_len: in, "`(b)` i32: keys in use; absent: t";
+        neighbour set_neighbour: in, "`(b, g, t, degree)` i32: with ef";
+        neighbour_count set_neighbour_count: in, "`(b, g, t)` i32: with ef";
+        entry set_entry: in, "`(b, g)` i32: with ef";
+        index set_index: out, "`(b, h, s, keep)` i32: the lists, as x_select_graph writes them; keys past `keep` are cut";
+        index_count set_index_count: out, "`(b, h, s)` i32: keys wanted, with index";
+        scanned set_scanned: out, "`(b, h, s)` i32: keys whose score was computed";
+        count set_count: i64, "keys to attend to";
+        ef set_ef: i64, "width of the search, at least count; 0: all keys";
+        scale set_scale: f32, r"of attention's scores, \> 0; 0: 1 / sqrt(d)";
+        softcap set_softcap: f32, "of attention's scores; 0: none";
     }
 }
 

@@ -43,6 +43,7 @@ names! {
         x_combine_backward
         x_compare_forward
         x_cache_step
+        x_evict_forward
         x_select_token
         x_select_line
         x_select_heads
@@ -55,6 +56,9 @@ names! {
         x_infllm_forward
         x_project_forward
         x_project_backward
+        x_graph_append
+        x_select_graph
+        x_graph_forward
         x_lsh_append
         x_select_lsh
         x_lsh_forward
