@@ -4,8 +4,8 @@
 // A consumer owns 64 keys of a sequence and key head.  It takes the row tiles whose lists name
 // them: all heads of the group one after another, list rows ascending, each as often as it names
 // the keys.  Scores are transposed, so p' and ds' are register operands.
-// Gathered row tiles (`packed`): 64 / G rows, which TMA copies one by one.  Where a list ends in
-// the middle, its first row stands there again with p = 0.
+// Gathered row tiles: 64 / G rows, which TMA copies one by one.  Where a list ends in the middle,
+// its first row stands there again with p = 0.
 // Shared memory, barriers: list_bwd_sm90.cuh.
 #pragma once
 #include "cuda/loop/backward_dq_sm90.cuh"
@@ -16,11 +16,15 @@ namespace fovea::cuda {
 struct ListKeys90 {
   ListItems90 items;
   ListStats stats;
-  const int32_t* row;     // list rows, of each list head and block of keys ascending
-  const int32_t* start;   // of each block's
-  int32_t heads, blocks;  // of a sequence: list heads; of a list head: blocks of keys
-  int32_t group;          // query heads of a list head
-  int32_t row_tiles;      // of a list row; packed: 1
+  const int32_t* row;        // list rows, of each list head and block of keys ascending
+  const int32_t* start;      // of each block's; gathered: they lie at padded()
+  // Gathered, G < 4: of each list row's heads, as `row`; for each key head of a list head.
+  const float *lse, *delta;
+  int64_t floats;   // of a key head
+  int32_t sharing;  // key heads of a list head
+  int32_t heads, blocks;     // of a sequence: list heads; of a list head: blocks of keys
+  int32_t group;             // query heads of a list head
+  int32_t row_tiles;         // of a list row; packed: 1
   int32_t block_keys;
 };
 
@@ -50,7 +54,7 @@ class ListKeysProducer90 : ListProducer90<Shape> {
       }
       __syncwarp();
       load_own(item);
-      if constexpr (Shape::Packed)
+      if constexpr (Shape::Gathered)
         gather(item);
       else
         walk(item);
@@ -59,14 +63,10 @@ class ListKeysProducer90 : ListProducer90<Shape> {
   }
 
  private:
-  struct Entries {
-    int begin, end;
-  };
-  // Those that name the keys of the item, of the list of query head h.
-  __device__ Entries entries_of(const ListItem90& item, int h) const {
-    const int32_t* start = work.start + (item.r * work.heads + h / work.group) * work.blocks +
-                           item.begin / work.block_keys;
-    return {start[0], start[1]};
+  // The list that names the keys of the item for query head h.
+  __device__ int64_t list_of(const ListItem90& item, int h) const {
+    return int64_t{item.r * work.heads + h / work.group} * work.blocks +
+           item.begin / work.block_keys;
   }
   __device__ __forceinline__ void load_own(const ListItem90& item) const {
     if (lane != 0) return;
@@ -96,8 +96,8 @@ class ListKeysProducer90 : ListProducer90<Shape> {
       bool fresh = walk.at % 32 == 0;
       while (walk.at == walk.end) {
         if (++walk.head == (item.owner + 1) * work.items.group) return false;
-        const Entries entries = entries_of(item, walk.head);
-        walk.at = entries.begin, walk.end = entries.end, fresh = true;
+        const int32_t* start = work.start + list_of(item, walk.head);
+        walk.at = start[0], walk.end = start[1], fresh = true;
       }
       if (fresh) {
         const int from = walk.at / 32 * 32 + lane;
@@ -146,72 +146,78 @@ class ListKeysProducer90 : ListProducer90<Shape> {
     at.next();
   }
 
-  // Row tiles of some rows of a group: lane i copies the i-th.
+  // Row tiles of some rows of a group.
   __device__ __forceinline__ void gather(const ListItem90& item) {
     const int heads = work.items.group, each = kListLines / heads, head = item.owner * heads;
-    const Entries entries = entries_of(item, head);
-    if (entries.begin >= entries.end) return this->push_none();
+    const int64_t list = list_of(item, head);
+    const int32_t* start = work.start + list;
+    int left = start[1] - start[0], from = static_cast<int>(padded(start[0], list));
+    if (left <= 0) return this->push_none();
 #pragma unroll 1
-    for (int from = entries.begin; from < entries.end; from += each) {
-      const int count = min(each, entries.end - from);
-      const int mine = work.row[from + (lane < count ? lane : 0)];
-      push_gathered(item, head, heads, each, count, mine,
-                    from + each < entries.end ? 0 : ListStep90::last);
-    }
+    for (; left > 0; left -= each, from += each)
+      push_gathered(item, from, min(left, each), left > each ? 0 : ListStep90::last);
   }
-  // `mine`: the lane's row; lanes from `count` on have the first.
-  __device__ __forceinline__ void push_gathered(const ListItem90& item, int head, int heads,
-                                                int each, int count, int mine, int flags) {
-    const Sequence& seq = item.seq;
-    const PlainPairs pairs(a, seq, 0, 0);
-    const bool sees =
-        count == each && pairs.full(mine, mine + 1, item.begin, item.begin + kListLines);
-    if (__all_sync(~0u, sees)) flags |= ListStep90::full;
-    const int row = static_cast<int>(seq.row_begin) + mine, batch = static_cast<int>(seq.batch);
-    const bool loads = lane < each;
-    uint32_t full = shared.first_pipe().full(at);
+  // The rows from `from` on, `count` of which count.
+  __device__ __forceinline__ void push_gathered(const ListItem90& item, int from, int count,
+                                                int flags) {
+    const int heads = work.items.group, each = kListLines / heads, head = item.owner * heads;
+    const PlainPairs pairs(a, item.seq, 0, 0);
+    bool full = count == each;
+#pragma unroll 1
+    for (int i = lane; i < each; i += 32) {
+      const int row = work.row[from + i];
+      full = full && pairs.full(row, row + 1, item.begin, item.begin + kKeys);
+    }
+    if (__all_sync(~0u, full)) flags |= ListStep90::full;
     shared.first_pipe().acquire(at);
     ListStep90& step = shared.step(at);
-    if (loads) step.row[lane] = mine;
-    const uint32_t stats = shared.stats(at) + lane * heads * 4;
-    if (loads && lane >= count)
 #pragma unroll 1
-      for (int i = 0; i < heads; ++i) {
-        *reinterpret_cast<float*>(shared.memory + stats + i * 4) = -kNegativeInfinity;
-        *reinterpret_cast<float*>(shared.memory + stats + kListLines * 4 + i * 4) = 0.f;
-      }
-    if (count < each) sm90::fence_shared();  // TMA writes there next
+    for (int i = lane; i < each; i += 32) step.row[i] = work.row[from + i];
+    if (heads >= 4 && count < each) hide(count);
     __syncwarp();
+    const uint32_t ready = shared.first_pipe().full(at);
     if (lane == 0) {
       step.flags = flags;
-      sm90::barrier_expect(full, Tile::bytes + 2 * count * heads * 4);
+      sm90::barrier_expect(ready, Tile::bytes + 2 * (heads < 4 ? kListLines : count * heads) * 4);
     }
     __syncwarp();
-    if (loads) {
-      const uint32_t to = shared.first(at) + lane * heads * kPanelRowBytes;
-#pragma unroll 1
-      for (int panel = 0; panel < Tile::panels; ++panel)  // axes: column, head, row, batch
-        sm90::tma_load_box(to + panel * Tile::panel_bytes, maps.q, full, panel * 64, head, row,
-                           batch);
-      if (lane < count) {
-        const int64_t from = item.stats + mine * work.stats.by_row + head;
-        sm90::tma_load(shared.base + stats, work.stats.lse + from, heads * 4, full);
-        sm90::tma_load(shared.base + stats + kListLines * 4, work.stats.delta + from, heads * 4,
-                       full);
-      }
-    }
-    full = shared.second_pipe().full(at);
+    this->gather_rows(shared.first(at), maps.q, ready, work.row + from, item, head);
+    copy_stats(item, from, count, head, ready);
     shared.second_pipe().acquire(at);
-    if (lane == 0) sm90::barrier_expect(full, Tile::bytes);
+    if (lane == 0) sm90::barrier_expect(shared.second_pipe().full(at), Tile::bytes);
     __syncwarp();
-    if (loads) {
-      const uint32_t to = shared.second(at) + lane * heads * kPanelRowBytes;
-#pragma unroll 1
-      for (int panel = 0; panel < Tile::panels; ++panel)
-        sm90::tma_load_box(to + panel * Tile::panel_bytes, maps.dout, full, panel * 64, head, row,
-                           batch);
-    }
+    this->gather_rows(shared.second(at), maps.dout, shared.second_pipe().full(at), work.row + from,
+                      item, head);
     at.next();
+  }
+  // Lines of list rows from `count` on: p is 0.
+  __device__ __forceinline__ void hide(int count) const {
+    float* lse = reinterpret_cast<float*>(shared.memory + shared.stats(at));
+#pragma unroll 1
+    for (int i = count * work.items.group + lane; i < kListLines; i += 32)
+      lse[i] = -kNegativeInfinity, lse[i + kListLines] = 0.f;
+    sm90::fence_shared();  // TMA writes there next
+  }
+  // TMA copies no less than four floats: the statistics of fewer heads lie in the order of the
+  // list.
+  __device__ __forceinline__ void copy_stats(const ListItem90& item, int from, int count, int head,
+                                             uint32_t ready) const {
+    const int heads = work.items.group;
+    const uint32_t to = shared.base + shared.stats(at);
+    if (heads < 4) {
+      if (lane != 0) return;
+      const int64_t of = item.owner % work.sharing * work.floats + int64_t{from} * heads;
+      sm90::tma_load(to, work.lse + of, kListLines * 4, ready);
+      sm90::tma_load(to + kListLines * 4, work.delta + of, kListLines * 4, ready);
+      return;
+    }
+#pragma unroll 1
+    for (int i = lane; i < count; i += 32) {
+      const int64_t of = item.stats + work.row[from + i] * work.stats.by_row + head;
+      const uint32_t line = to + i * heads * 4;
+      sm90::tma_load(line, work.stats.lse + of, heads * 4, ready);
+      sm90::tma_load(line + kListLines * 4, work.stats.delta + of, heads * 4, ready);
+    }
   }
 
   const ListKeys90& work;
@@ -266,6 +272,7 @@ class ListKeysConsumer90 {
     shared.first_pipe().wait(at);
     if (shared.step(at).flags & ListStep90::none) {
       shared.second_pipe().wait(at);
+      __syncwarp();
       shared.first_pipe().release(at), shared.second_pipe().release(at);
       at.next();
     } else {
@@ -311,13 +318,17 @@ class ListKeysConsumer90 {
 #pragma unroll
     for (int n = 0; n < BM / 8; ++n) {
       const float2 of = lse[4 * n];
-      int i = 0;
+      int i[2] = {};
       if constexpr (!All)
-        i = Shape::Packed ? step.row[n * 8 >> shift] : step.begin + n * 8 + lane % 4 * 2;
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          const int at = n * 8 + lane % 4 * 2 + c;
+          i[c] = Shape::Gathered ? step.row[at >> shift] : step.begin + at;
+        }
 #pragma unroll
       for (int c = 0; c < 4; ++c)
-        x[0][n][c] = list_weight<All>(pairs, x[0][n][c], c & 1 ? of.y : of.x,
-                                      i + (Shape::Packed ? 0 : c & 1), own + c / 2 * 8);
+        x[0][n][c] = list_weight<All>(pairs, x[0][n][c], c & 1 ? of.y : of.x, i[c & 1],
+                                      own + c / 2 * 8);
     }
   }
   template <bool All>
@@ -336,8 +347,8 @@ class ListKeysConsumer90 {
   // whatever the stage holds, and are not read.
   __device__ __forceinline__ void take(const PlainPairs& pairs, int begin, bool more) {
     const ListStep90& step = shared.step(at);
-    const bool full = Shape::Packed ? step.flags & ListStep90::full
-                                    : pairs.full(step.begin, step.begin + BM, begin, begin + BM);
+    const bool full = Shape::Gathered ? step.flags & ListStep90::full
+                                      : pairs.full(step.begin, step.begin + BM, begin, begin + BM);
     const int own = begin + warp * 16 + lane / 4;
     uint32_t p[1][BM / 16][4], ds[1][BM / 16][4];
     State next = at;
@@ -345,18 +356,17 @@ class ListKeysConsumer90 {
     shared.second_pipe().wait(at);
     issue_dp();
     full ? weigh<true>(pairs, step, own) : weigh<false>(pairs, step, own);
-    pack_operand<Dtype>(p, x);
-    sm90::fence();
-    sm90::product_columns<Dtype>(dv, p[0], sm90::descriptor(shared.second(at), Tile::panel_bytes),
-                                 true);
-    sm90::commit();
-    sm90::wait<1>();
+    sm90::wait<0>();
     sm90::pin(dp[0]);
     full ? make_ds<true>() : make_ds<false>();
+    pack_operand<Dtype>(p, x);
     pack_operand<Dtype>(ds, dp);
     sm90::fence();
-    sm90::product_columns<Dtype>(dk, ds[0], sm90::descriptor(shared.first(at), Tile::panel_bytes),
-                                 true);
+    sm90::product_columns<Dtype>(
+        dv, p[0], sm90::descriptor(shared.second(at), Tile::panel_bytes), true);
+    sm90::commit();
+    sm90::product_columns<Dtype>(dk, ds[0],
+                                 sm90::descriptor(shared.first(at), Tile::panel_bytes), true);
     sm90::commit();
     if (more) shared.first_pipe().wait(next);
     issue_scores(next);

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // dq of the gradient over lists on Hopper, by rows:
 //   p = exp(q k' - lse),  ds = p (dout v' - delta),  dq += ds k
-// A consumer owns 64 lines: rows of a head, or (`packed`) the heads of some rows.  It takes the key
-// tiles of the span of its row tile (tile_lists.cuh), ascending.  A union's tile is hidden from
-// the rows that do not have it by an lse of +inf.
+// A consumer owns 64 lines.  Rows and packed lines take the key tiles of the span of their row tile
+// (tile_lists.cuh), ascending.  A union's tile is hidden from the rows that do not have it by an
+// lse of +inf.
+//   Gathered lines are of lists of one row whose heads are too few for a tile.  A ring takes a
+//   chunk
+// of the rows that name a block of keys, and the key tiles of that block.  The sums are a part of
+// dq for each place of a list, in f32; dq is their ordered sum.
 // K rows past the last are zeroed where the tensor goes on: NaN times a ds of 0 would be NaN.
 // Shared memory, barriers: list_bwd_sm90.cuh.
 #pragma once
@@ -13,11 +17,21 @@
 
 namespace fovea::cuda {
 
+// Chunks of gathered rows: kListPad / G of those that name a block of keys.
+struct ListChunks90 {
+  const int32_t* row;   // list rows, at padded()
+  const int32_t* slot;  // their places: row of the tensor times `keep` and place; -1: repeats a row
+  const int32_t* list;  // of a chunk: the block of keys, over all list heads; -1: none
+  float* sums;          // (slot, h, d)
+  int32_t heads, blocks, block_keys;
+};
+
 struct ListRows90 {
   ListItems90 items;
   ListStats stats;
   TileLists lists;
   int32_t rows;  // of a row tile
+  ListChunks90 chunks;
 };
 
 template <class Shape>
@@ -33,10 +47,21 @@ class ListRowsProducer90 : ListProducer90<Shape> {
 
   __device__ __forceinline__ void run() {
     this->each_item([&](int owner, int tile) {
-      const ListItem90& item = this->place(owner, tile * work.rows);
-      if (item.begin >= item.seq.rows) return;
-      load_own(item);
-      walk(item, tile);
+      if constexpr (Shape::Gathered) {
+        const int list = work.chunks.list[tile];
+        if (list < 0) return;
+        const int over = list / work.chunks.blocks, r = over / work.chunks.heads;
+        const ListItem90& item =
+            this->place(r, (over - r * work.chunks.heads) * work.items.owners + owner,
+                        tile * (kListPad / work.items.group));
+        gather_own(item);
+        walk_block(item, list - over * work.chunks.blocks);
+      } else {
+        const ListItem90& item = this->place(owner, tile * work.rows);
+        if (item.begin >= item.seq.rows) return;
+        load_own(item);
+        walk(item, tile);
+      }
       own_at.next();
     });
   }
@@ -67,6 +92,41 @@ class ListRowsProducer90 : ListProducer90<Shape> {
         sm90::tma_load_panels<Tile>(shared.own(consumer, true), maps.dout, full,
                                     row + i * kListLines, item.owner, batch);
       }
+    }
+  }
+
+  __device__ __forceinline__ void gather_own(const ListItem90& item) const {
+    const uint32_t full = shared.own_pipe().full(own_at);
+    if (lane == 0) sm90::barrier_expect(full, 2 * Shape::sharing * Tile::bytes);
+    __syncwarp();
+#pragma unroll 1
+    for (int i = 0; i < Shape::sharing; ++i) {
+      const int32_t* row = work.chunks.row + item.begin + i * (kListLines / work.items.group);
+      const int head = item.owner * work.items.group;
+      this->gather_rows(shared.own(i, false), maps.q, full, row, item, head);
+      this->gather_rows(shared.own(i, true), maps.dout, full, row, item, head);
+    }
+  }
+  // The key tiles of a block, as far as some row of the chunk sees them.
+  __device__ __forceinline__ void walk_block(const ListItem90& item, int block) {
+    const int32_t* row = work.chunks.row + item.begin;
+    // Rows ascend, but for those that repeat the list's first.
+    int first = INT32_MAX, last = 0;
+#pragma unroll 1
+    for (int i = lane; i < kListPad / work.items.group; i += 32)
+      first = min(first, row[i]), last = max(last, row[i]);
+    first = __reduce_min_sync(~0u, first), last = __reduce_max_sync(~0u, last);
+    const int rows = static_cast<int>(item.seq.rows), keys = static_cast<int>(item.seq.keys);
+    const PlainWindow::Span seen = PlainWindow(a.mask.window, rows, keys).keys_of(first, last + 1);
+    const PlainPairs pairs(a, item.seq, 0, 0);
+    const int low = max(block * work.chunks.block_keys, seen.low / kListLines * kListLines),
+              high = min((block + 1) * work.chunks.block_keys, seen.high);
+    if (low >= high) return this->push_none();
+#pragma unroll 1
+    for (int key = low; key < high; key += kListLines) {
+      const bool full = pairs.full(first, last + 1, key, key + kListLines);
+      push(item, key / kListLines, 0,
+           (full ? ListStep90::full : 0) | (key + kListLines >= high ? ListStep90::last : 0));
     }
   }
 
@@ -162,8 +222,13 @@ class ListRowsConsumer90 {
   }
 
  private:
+  // Of the lane's line `half`, gathered: where its list row stands in the order.
+  __device__ int place_of(const ListItem90& item, int half) const {
+    return item.begin + consumer * (kListLines >> shift) + ((line + 8 * half) >> shift);
+  }
   // Row and head of the lane's line `half`.
   __device__ int row_of(const ListItem90& item, int half) const {
+    if constexpr (Shape::Gathered) return row[half];
     const int at = line + 8 * half;
     return item.begin +
            (Shape::Packed ? at >> shift : at + (Shape::sharing > 1 ? consumer * kListLines : 0));
@@ -173,6 +238,7 @@ class ListRowsConsumer90 {
     return (item.owner << shift) + ((line + 8 * half) & ((1 << shift) - 1));
   }
   __device__ bool there(const ListItem90& item, int half) const {
+    if constexpr (Shape::Gathered) return work.chunks.slot[place_of(item, half)] >= 0;
     const bool some = !Shape::Packed || (line + 8 * half) >> shift < work.rows;
     return some && row_of(item, half) < item.seq.rows;
   }
@@ -181,6 +247,7 @@ class ListRowsConsumer90 {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       lse[half] = -kNegativeInfinity, delta[half] = 0.f;
+      if constexpr (Shape::Gathered) row[half] = work.chunks.row[place_of(item, half)];
       if (!there(item, half)) continue;
       const int64_t at = item.stats + head_of(item, half) * work.stats.by_head +
                          row_of(item, half) * work.stats.by_row;
@@ -224,14 +291,25 @@ class ListRowsConsumer90 {
       sm90::pin(dq);
     } else {
       shared.second_pipe().wait(at);
+      __syncwarp();
       shared.second_pipe().release(at);
     }
     shared.first_pipe().release(at);
     at.next();
     shared.own_pipe().release(own_at);
+    store(item);
+  }
+  __device__ __forceinline__ void store(const ListItem90& item) const {
     const View<4>& out = b.dq;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
+      if constexpr (Shape::Gathered) {
+        const int64_t slot = work.chunks.slot[place_of(item, half)];
+        if (slot >= 0)
+          store_wide(work.chunks.sums + (slot * b.forward.h + head_of(item, half)) * b.forward.d,
+                     static_cast<int>(b.forward.d), dq, half, b.forward.score.scale);
+        continue;
+      }
       uint16_t* to = static_cast<uint16_t*>(out.data) + item.seq.batch * out.stride[0] +
                      (item.seq.row_begin + row_of(item, half)) * out.stride[1] +
                      head_of(item, half) * out.stride[2];
@@ -262,7 +340,7 @@ class ListRowsConsumer90 {
       float of = lse[half];
       if constexpr (!All) {
         i = row_of(item, half), j = step.begin + lane % 4 * 2;
-        if (Shape::Packed && !(step.rows >> ((line + 8 * half) >> shift) & 1))
+        if (Shape::Packed && !Shape::Gathered && !(step.rows >> ((line + 8 * half) >> shift) & 1))
           of = -kNegativeInfinity;
       }
 #pragma unroll
@@ -306,6 +384,7 @@ class ListRowsConsumer90 {
   const Shared& shared;
   const int consumer, lane, line;  // line: the lane's first
   const int shift;                 // a row of a packed tile has 1 << shift lines
+  int row[2];                      // gathered: of the lane's lines
   typename Shared::OwnState own_at;
   typename Shared::State at;
   float (&dq)[D / 8][4], (&x)[1][BN / 8][4], (&dp)[1][BN / 8][4], (&lse)[2], (&delta)[2];

@@ -10,9 +10,7 @@
 //   | 1     | share a list, and so a ring         | 1                     |
 //   | 2     | have lists and work items their own | 2, one for each       |
 //
-// A tile has 64 lines.  `packed`: the lists are of one row, which all heads of a group share.  The
-// lines of a row tile are then some rows' heads, line = row G + head.
-// Shared memory, of each ring: ListLayout90.
+// A tile has 64 lines.  Shared memory, of each ring: ListLayout90.
 //
 //   | barrier      | who arrives         | who waits | what it guards                        |
 //   | own full     | TMA                 | consumers | the item, its own tiles               |
@@ -31,12 +29,20 @@
 
 namespace fovea::cuda {
 
-template <int Dtype_, int D_, int Rings_, bool Packed_, int Stages_>
+// What the lines of a row tile are:
+//   rows      rows of a head that follow one another
+//   packed    the same of all heads of a group, line = row G + head
+//   gathered  rows of some lists of one row, with all heads of a group
+enum class ListLines { rows, packed, gathered };
+
+template <int Dtype_, int D_, int Rings_, ListLines Lines, int Stages_>
 struct ListBwdShape90 {
   static constexpr int Dtype = Dtype_, D = D_, Rings = Rings_, Stages = Stages_;
-  static constexpr bool Packed = Packed_;
+  static constexpr bool Packed = Lines != ListLines::rows, Gathered = Lines == ListLines::gathered;
   static constexpr int sharing = 2 / Rings;  // consumers of a ring
-  static constexpr int threads = 384, producer_regs = 32, consumer_regs = 240;
+  static constexpr int threads = 384, producer_regs = 24, consumer_regs = 240;
+  // More would wait for ever: a block starts with 168 a thread.
+  static_assert(producer_regs + 2 * consumer_regs <= 3 * 168);
   using Tile = Swizzled<kListLines, D>;
 };
 
@@ -62,8 +68,8 @@ struct ListStep90 {
   static constexpr int full = 1, last = 2, none = 4;  // none: the item has no tile
   int32_t begin;                                      // its first key or row
   int32_t flags;
-  int32_t rows;                // dq, packed: a bit for each row that sees the tile
-  int32_t row[kListGathered];  // dk and dv, packed: of each group of lines
+  int32_t rows;             // dq, packed: a bit for each row that sees the tile
+  int32_t row[kListLines];  // dk and dv, gathered: of each group of lines
 };
 
 template <class Shape>
@@ -163,17 +169,40 @@ class ListProducer90 {
     shared.own_pipe().arrive(own_at);
   }
   // Once the consumers have done with the last item.
-  __device__ __forceinline__ ListItem90& place(int owner, int begin) {
+  __device__ __forceinline__ ListItem90& place(int r, int owner, int begin) {
     shared.own_pipe().acquire(own_at);
     ListItem90& item = shared.item(own_at);
     if (lane == 0) {
-      item.r = owner / items.owners, item.owner = owner - item.r * items.owners;
-      item.begin = begin;
+      item.r = r, item.owner = owner, item.begin = begin;
       item.seq = a.sequences[item.r];
       item.stats = stats.first(a, item.seq, item.r);
     }
     __syncwarp();
     return item;
+  }
+  __device__ __forceinline__ ListItem90& place(int owner, int begin) {
+    const int r = owner / items.owners;
+    return place(r, owner - r * items.owners, begin);
+  }
+  // Rows from the list `row` on, with all heads from `head` on: the lines of a tile.  The barrier
+  // expects their bytes already.
+  __device__ __forceinline__ void gather_rows(uint32_t to, const CUtensorMap& map, uint32_t full,
+                                              const int32_t* row, const ListItem90& item,
+                                              int head) const {
+    const int heads = items.group;
+#pragma unroll 1
+    for (int i = lane; i < kListLines / heads; i += 32) {
+      const int at = static_cast<int>(item.seq.row_begin) + row[i];
+#pragma unroll 1
+      for (int panel = 0; panel < Tile::panels; ++panel) {
+        const uint32_t line = to + panel * Tile::panel_bytes + i * heads * kPanelRowBytes;
+        const int batch = static_cast<int>(item.seq.batch);
+        if (heads > 1)  // axes: column, head, row, batch
+          sm90::tma_load_box(line, map, full, panel * 64, head, at, batch);
+        else
+          sm90::tma_load_box(line, map, full, panel * 64, at, head, batch);
+      }
+    }
   }
   // An item without tiles: its sums are 0.
   __device__ __forceinline__ void push_none() {

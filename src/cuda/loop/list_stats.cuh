@@ -9,8 +9,14 @@
 
 namespace fovea::cuda {
 
-constexpr int kListLines = 64;    // of a tile: keys, rows, or rows times heads
-constexpr int kListGathered = 8;  // list rows of a gathered tile at most
+constexpr int kListLines = 64;  // of a tile: keys, rows, or rows times heads
+
+// Lists by block of keys that are gathered begin at multiples of kListPad entries, the places
+// before the next repeat the first row: list t at padded(start of t, t).
+constexpr int kListPad = 128;
+FOVEA_HD int64_t padded(int64_t start, int64_t t) {
+  return ((start + kListPad - 1) / kListPad + t) * kListPad;
+}
 
 struct ListStats {
   float *lse, *delta;

@@ -11,7 +11,7 @@ namespace fovea::cuda {
 // How a call's tiles are cut; see list_bwd_sm90.cuh.
 struct ListCut90 {
   int32_t key_rings, row_rings;
-  bool packed;
+  ListLines keys, rows;  // of a row tile, for dk and dv, for dq
 };
 
 struct SparseBackward90 {

@@ -19,22 +19,27 @@ void launch_lists(Context& ctx, const AttendBackward& call, const BackwardMaps& 
 template <SparseBackwardConfig90 C>
 SparseBackward90 sparse_backward_sm90_instance() {
   static_assert(C.d == C.e, "a tile of each operand is as wide");
-  using Shared = ListBwdShape90<C.dtype, C.d, 1, false, C.shared_stages>;
-  using Own = ListBwdShape90<C.dtype, C.d, 2, false, C.own_stages>;
-  using Packed = ListBwdShape90<C.dtype, C.d, 2, true, C.own_stages>;
+  using Shared = ListBwdShape90<C.dtype, C.d, 1, ListLines::rows, C.shared_stages>;
+  using Own = ListBwdShape90<C.dtype, C.d, 2, ListLines::rows, C.own_stages>;
+  using Packed = ListBwdShape90<C.dtype, C.d, 2, ListLines::packed, C.own_stages>;
+  using SharedRows = ListBwdShape90<C.dtype, C.d, 1, ListLines::gathered, C.shared_stages>;
+  using OwnRows = ListBwdShape90<C.dtype, C.d, 2, ListLines::gathered, C.own_stages>;
   constexpr auto keys = [](Context& ctx, const ListCut90& cut, const AttendBackward& call,
                            const BackwardMaps& maps, const ListKeys90& work) {
-    if (cut.packed)
-      launch_lists<list_bwd_dkdv_sm90<Packed>, Packed>(ctx, call, maps, work);
-    else if (cut.key_rings > 1)
-      launch_lists<list_bwd_dkdv_sm90<Own>, Own>(ctx, call, maps, work);
+    const bool one = cut.key_rings == 1;
+    if (cut.keys == ListLines::rows)
+      one ? launch_lists<list_bwd_dkdv_sm90<Shared>, Shared>(ctx, call, maps, work)
+          : launch_lists<list_bwd_dkdv_sm90<Own>, Own>(ctx, call, maps, work);
     else
-      launch_lists<list_bwd_dkdv_sm90<Shared>, Shared>(ctx, call, maps, work);
+      one ? launch_lists<list_bwd_dkdv_sm90<SharedRows>, SharedRows>(ctx, call, maps, work)
+          : launch_lists<list_bwd_dkdv_sm90<OwnRows>, OwnRows>(ctx, call, maps, work);
   };
   constexpr auto rows = [](Context& ctx, const ListCut90& cut, const AttendBackward& call,
                            const BackwardMaps& maps, const ListRows90& work) {
-    if (cut.packed)
+    if (cut.rows == ListLines::packed)
       launch_lists<list_bwd_dq_sm90<Packed>, Packed>(ctx, call, maps, work);
+    else if (cut.rows == ListLines::gathered)
+      launch_lists<list_bwd_dq_sm90<SharedRows>, SharedRows>(ctx, call, maps, work);
     else if (cut.row_rings > 1)
       launch_lists<list_bwd_dq_sm90<Own>, Own>(ctx, call, maps, work);
     else
