@@ -274,6 +274,7 @@ class ListKeysConsumer90 {
       shared.second_pipe().wait(at);
       __syncwarp();
       shared.first_pipe().release(at), shared.second_pipe().release(at);
+      shared.own_pipe().release(own_at);
       at.next();
     } else {
       issue_scores(at);
@@ -286,7 +287,6 @@ class ListKeysConsumer90 {
         take(pairs, begin, !last);
       } while (!last);
     }
-    shared.own_pipe().release(own_at);
     const Attend& a = b.forward;
     const int own = begin + warp * 16 + lane / 4;
     store_keys<Dtype>(b.dk, item.seq, item.owner, own, a.d, dk, a.score.scale);
@@ -344,7 +344,7 @@ class ListKeysConsumer90 {
   }
 
   // A tile whose scores are there, and the scores of the next.  After the last tile these are of
-  // whatever the stage holds, and are not read.
+  // whatever the stage and the own tiles hold, and are not read.
   __device__ __forceinline__ void take(const PlainPairs& pairs, int begin, bool more) {
     const ListStep90& step = shared.step(at);
     const bool full = Shape::Gathered ? step.flags & ListStep90::full
@@ -358,6 +358,7 @@ class ListKeysConsumer90 {
     full ? weigh<true>(pairs, step, own) : weigh<false>(pairs, step, own);
     sm90::wait<0>();
     sm90::pin(dp[0]);
+    if (!more) shared.own_pipe().release(own_at);
     full ? make_ds<true>() : make_ds<false>();
     pack_operand<Dtype>(p, x);
     pack_operand<Dtype>(ds, dp);

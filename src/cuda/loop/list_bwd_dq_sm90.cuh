@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // dq of the gradient over lists on Hopper, by rows:
 //   p = exp(q k' - lse),  ds = p (dout v' - delta),  dq += ds k
-// A consumer owns 64 lines.  Rows and packed lines take the key tiles of the span of their row tile
+// A consumer owns 64 lines, whose q and dout are register operands: the next item's are copied
+// meanwhile.  Rows and packed lines take the key tiles of the span of their row tile
 // (tile_lists.cuh), ascending.  A union's tile is hidden from the rows that do not have it by an
 // lse of +inf.
 //   Gathered lines are of lists of one row whose heads are too few for a tile.  A ring takes a
@@ -190,7 +191,7 @@ class ListRowsConsumer90 {
   // A separate object: an object stays in memory until the loops over its arrays are unrolled.
   struct Fragments {
     float dq[D / 8][4], x[1][BN / 8][4], dp[1][BN / 8][4], lse[2], delta[2];
-    uint32_t q[D / 16][4], ds[1][BN / 16][4];
+    uint32_t q[D / 16][4], dout[D / 16][4], ds[1][BN / 16][4];
   };
 
   __device__ __forceinline__ ListRowsConsumer90(const AttendBackward& b, const ListRows90& work,
@@ -208,6 +209,7 @@ class ListRowsConsumer90 {
         lse(f.lse),
         delta(f.delta),
         q(f.q),
+        dout(f.dout),
         ds(f.ds) {}
 
   __device__ __forceinline__ void run() {
@@ -253,10 +255,14 @@ class ListRowsConsumer90 {
                          row_of(item, half) * work.stats.by_row;
       lse[half] = work.stats.lse[at], delta[half] = work.stats.delta[at];
     }
-    const uint32_t own =
-        shared.own(consumer, false) + Tile::at(line / 16 * 16 + outer_row(lane), outer_chunk(lane));
+    const uint32_t of_lane = Tile::at(line / 16 * 16 + outer_row(lane), outer_chunk(lane));
 #pragma unroll
-    for (int k = 0; k < D / 16; ++k) load_matrices(q[k], Tile::pair(own, k));
+    for (int k = 0; k < D / 16; ++k) {
+      load_matrices(q[k], Tile::pair(shared.own(consumer, false) + of_lane, k));
+      load_matrices(dout[k], Tile::pair(shared.own(consumer, true) + of_lane, k));
+    }
+    __syncwarp();
+    shared.own_pipe().release(own_at);
 #pragma unroll
     for (int j = 0; j < D / 8; ++j)
 #pragma unroll
@@ -296,7 +302,6 @@ class ListRowsConsumer90 {
     }
     shared.first_pipe().release(at);
     at.next();
-    shared.own_pipe().release(own_at);
     store(item);
   }
   __device__ __forceinline__ void store(const ListItem90& item) const {
@@ -326,9 +331,7 @@ class ListRowsConsumer90 {
   __device__ __forceinline__ void issue_dp() {
     shared.second_pipe().wait(at);
     sm90::fence();
-    sm90::product_rows<Dtype, D, Tile, Tile>(
-        dp[0], sm90::unhoisted(sm90::descriptor(shared.own(consumer, true))),
-        sm90::descriptor(shared.second(at)));
+    sm90::product_rows<Dtype, Tile>(dp[0], dout, sm90::descriptor(shared.second(at)));
     sm90::commit();
   }
   template <bool All>
@@ -388,7 +391,7 @@ class ListRowsConsumer90 {
   typename Shared::OwnState own_at;
   typename Shared::State at;
   float (&dq)[D / 8][4], (&x)[1][BN / 8][4], (&dp)[1][BN / 8][4], (&lse)[2], (&delta)[2];
-  uint32_t (&q)[D / 16][4], (&ds)[1][BN / 16][4];
+  uint32_t (&q)[D / 16][4], (&dout)[D / 16][4], (&ds)[1][BN / 16][4];
 };
 
 template <class Shape>
