@@ -16,15 +16,15 @@ namespace fovea::cuda {
 struct ListKeys90 {
   ListItems90 items;
   ListStats stats;
-  const int32_t* row;        // list rows, of each list head and block of keys ascending
-  const int32_t* start;      // of each block's; gathered: they lie at padded()
+  const int32_t* row;    // list rows, of each list head and block of keys ascending
+  const int32_t* start;  // of each block's; gathered: they lie at padded()
   // Gathered, G < 4: of each list row's heads, as `row`; for each key head of a list head.
   const float *lse, *delta;
-  int64_t floats;   // of a key head
-  int32_t sharing;  // key heads of a list head
-  int32_t heads, blocks;     // of a sequence: list heads; of a list head: blocks of keys
-  int32_t group;             // query heads of a list head
-  int32_t row_tiles;         // of a list row; packed: 1
+  int64_t floats;         // of a key head
+  int32_t sharing;        // key heads of a list head
+  int32_t heads, blocks;  // of a sequence: list heads; of a list head: blocks of keys
+  int32_t group;          // query heads of a list head
+  int32_t row_tiles;      // of a list row; packed: 1
   int32_t block_keys;
 };
 
@@ -327,8 +327,8 @@ class ListKeysConsumer90 {
         }
 #pragma unroll
       for (int c = 0; c < 4; ++c)
-        x[0][n][c] = list_weight<All>(pairs, x[0][n][c], c & 1 ? of.y : of.x, i[c & 1],
-                                      own + c / 2 * 8);
+        x[0][n][c] =
+            list_weight<All>(pairs, x[0][n][c], c & 1 ? of.y : of.x, i[c & 1], own + c / 2 * 8);
     }
   }
   template <bool All>
@@ -363,11 +363,11 @@ class ListKeysConsumer90 {
     pack_operand<Dtype>(p, x);
     pack_operand<Dtype>(ds, dp);
     sm90::fence();
-    sm90::product_columns<Dtype>(
-        dv, p[0], sm90::descriptor(shared.second(at), Tile::panel_bytes), true);
+    sm90::product_columns<Dtype>(dv, p[0], sm90::descriptor(shared.second(at), Tile::panel_bytes),
+                                 true);
     sm90::commit();
-    sm90::product_columns<Dtype>(dk, ds[0],
-                                 sm90::descriptor(shared.first(at), Tile::panel_bytes), true);
+    sm90::product_columns<Dtype>(dk, ds[0], sm90::descriptor(shared.first(at), Tile::panel_bytes),
+                                 true);
     sm90::commit();
     if (more) shared.first_pipe().wait(next);
     issue_scores(next);
