@@ -466,6 +466,7 @@ class SparseCases {
     backward_sweep();
     edges();
     kernels();
+    gradients();
     many_clusters();
     small();
   }
@@ -648,6 +649,58 @@ class SparseCases {
         if (w[0] <= 128) large_unions(c, name + "128x128.union");
         small_blocks(c, name);
         splits(c, name);
+      }
+  }
+  // Every instance of the tuned gradient (src/ops/sparse/backward.inc).
+  void gradients() {
+    for (int dtype : {FOVEA_BF16, FOVEA_F16})
+      for (int64_t d : {64, 128}) {
+        SparseCase c;
+        c.note = "tuned", c.dtype = dtype, c.d = c.e = d, c.s = 290, c.t = 330, c.b = 1;
+        const std::string name =
+            std::string("sm90.") + (dtype == FOVEA_F16 ? "f16" : "bf16") + ".d" + std::to_string(d);
+        for (int64_t rows : {64, 128})
+          for (int64_t keys : {64, 128, 192}) gradients_of_blocks(c, name, rows, keys);
+        gradients_of_rows(c, name);
+      }
+  }
+  void gradients_of_blocks(SparseCase c, const std::string& kernel, int64_t rows, int64_t keys) {
+    static constexpr int64_t lists[] = {4, 2, 1};
+    static constexpr int outputs[] = {15, 15, 1, 15, 2, 4, 6};
+    c.block_rows = rows, c.block_keys = keys;
+    int n = 0;
+    for (Span span : {Span::full, Span::causal, Span::left, Span::band})
+      for (Where where : {Where::batched, Where::lengths, Where::varlen}) {
+        if (c.dtype == FOVEA_F16 && (span == Span::left) != (where == Where::lengths)) continue;
+        SparseCase x = c;
+        x.span = span, x.where = where, x.x = lists[n % 3], x.outputs = outputs[n % 7];
+        x.keep = n % 2 ? 5 : 40, x.sink_logit = n % 4 == 1, x.dlse = n % 5 == 2;
+        x.counts = n++ % 3 != 2, x.b = where == Where::batched ? 1 : 2;
+        add(x, true, false, kernel);
+      }
+    // More works than a GPU has multiprocessors.
+    c.b = 70, c.s = 66, c.t = 90, c.keep = 2, c.lay = Lay::head_first;
+    add(c, true, false, kernel);
+  }
+  // Lists of one row that a group of heads shares; few heads are gathered.
+  void gradients_of_rows(SparseCase c, const std::string& kernel) {
+    static constexpr int64_t heads[][3] = {{16, 1, 1}, {16, 2, 2}, {16, 2, 1}, {32, 1, 1},
+                                           {64, 1, 1}, {4, 4, 4},  {4, 4, 2},  {4, 2, 2},
+                                           {4, 2, 1},  {8, 2, 2}};
+    c.block_rows = 1, c.t = 500;
+    int n = 0;
+    for (const auto& of : heads)
+      for (Where where : {Where::batched, Where::lengths, Where::varlen}) {
+        SparseCase x = c;
+        x.h = of[0], x.g = of[1], x.x = of[2], x.where = where;
+        const bool few = x.h / x.g < 8;
+        x.s = few ? 150 : 30;
+        x.span = n % 3 == 0 ? Span::causal : n % 3 == 1 ? Span::full : Span::left;
+        x.block_keys = n % 5 == 4 ? 192 : n % 2 ? 128 : 64;
+        x.keep = n % 4 == 3 && !few ? 300 : n % 2 ? 30 : 4;
+        x.sink_logit = n % 4 == 1, x.dlse = n % 5 == 2, x.counts = n++ % 3 != 2;
+        x.b = where == Where::batched ? 1 : 2;
+        add(x, true, false, kernel + (few ? ".gathered" : ".packed"));
       }
   }
   // Row blocks of `rows` rows on one instance.

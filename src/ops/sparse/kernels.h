@@ -14,6 +14,6 @@ extern const Kernel<SparseBackward> x_sparse_backward_host;
 // mma.sync; simt: anything valid.
 extern const Kernel<SparseAttend> x_sparse_forward_sm90, x_sparse_forward_sm80;
 extern const Kernel<SparseAttend> x_sparse_forward_simt;
-extern const Kernel<SparseBackward> x_sparse_backward_simt;
+extern const Kernel<SparseBackward> x_sparse_backward_sm90, x_sparse_backward_simt;
 
 }  // namespace fovea

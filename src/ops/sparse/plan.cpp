@@ -212,7 +212,7 @@ Plan plan(const Context& ctx, const fovea_x_sparse_backward_params& p) {
     return plan(ctx, dense);
   }
   return choose(kBackward, ctx, call, x_sparse_backward_host,
-                FOVEA_CUDA_KERNELS(x_sparse_backward_simt));
+                FOVEA_CUDA_KERNELS(x_sparse_backward_sm90, x_sparse_backward_simt));
 }
 
 }  // namespace fovea

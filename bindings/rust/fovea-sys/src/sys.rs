@@ -1317,6 +1317,9 @@ c_struct! {
     ///
     /// Limits: d and e are 1 .. 576, no paged keys.  Every valid call has a kernel on the host and a
     /// portable one on CUDA.  Without a field of this header the limits are attention_backward's.
+    /// Hopper's tensor cores ask for what attention_backward asks for there, d and e of at most 128, no
+    /// softcap, an index, and beside it only index_count.  Blocks are a multiple of 64 keys, and 64 or
+    /// 128 rows; or one row, where all heads of a key head share a list and their number divides 64.
     /// ```
     fovea_x_sparse_backward_params: 2208 bytes;
     struct_size: usize = 0, "sizeof(fovea_x_sparse_backward_params)";

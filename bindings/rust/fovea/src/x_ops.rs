@@ -509,6 +509,9 @@ op! {
     ///
     /// Limits: d and e are 1 .. 576, no paged keys.  Every valid call has a kernel on the host and a
     /// portable one on CUDA.  Without a field of this header the limits are attention_backward's.
+    /// Hopper's tensor cores ask for what attention_backward asks for there, d and e of at most 128, no
+    /// softcap, an index, and beside it only index_count.  Blocks are a multiple of 64 keys, and 64 or
+    /// 128 rows; or one row, where all heads of a key head share a list and their number divides 64.
     /// ```
     XSparseBackward(x_sparse_backward: fovea_x_sparse_backward_params, fovea_x_sparse_backward, fovea_x_sparse_backward_workspace)
     new {
