@@ -534,13 +534,12 @@ struct ProductPlan {
   Slot<float> score;
   Slot<float2> stat;
   int64_t batches, rows, shared_bytes;
+  int64_t heads;  // query heads of a column head
   int dtype, fragments;
   bool ring, held;
 
   int64_t tile_rows() const { return fragments == 1 ? 16 : 64; }
-  int64_t row_tiles(int64_t list_rows) const {
-    return ceil_div(list_rows * (x.a.h / x.a.g), tile_rows());
-  }
+  int64_t row_tiles(int64_t list_rows) const { return ceil_div(list_rows * heads, tile_rows()); }
 };
 
 template <int Dtype, int Fragments, int Depth, bool Ring>
@@ -621,7 +620,7 @@ void choose_instance(const SelectBlock& a, ProductPlan& plan) {
   x.row_parts = parts_of_dtype(a.row_dtype, plan.dtype);
   x.parts = parts_of_dtype(a.column_dtype, plan.dtype);
   x.depth = static_cast<int>((a.d + 15) / 16 * 16);
-  plan.fragments = a.n * (a.h / a.g) <= 16 ? 1 : 2;
+  plan.heads = a.h / a.g, plan.fragments = a.n * plan.heads <= 16 ? 1 : 2;
   plan.held = plan.ring && plan.fragments == 2 && x.sides == 1 && x.row_parts == 1 &&
               (x.depth == 64 || x.depth == 128);
   x.row = operand_of(a.row, a.row_dtype, a.d);
@@ -629,7 +628,7 @@ void choose_instance(const SelectBlock& a, ProductPlan& plan) {
   if (a.box) x.column[1] = operand_of(a.column_low, a.column_dtype, a.d);
   // Heads of a list head that lie in one warp's rows are summed there.
   const int64_t group = a.group(), warp_rows = plan.fragments == 1 ? 16 : 32;
-  x.reduced = group > 1 && warp_rows % group == 0 && a.h / a.g % group == 0;
+  x.reduced = group > 1 && warp_rows % group == 0 && plan.heads % group == 0;
   x.lines = x.reduced ? a.x : a.h;
   x.pitch = static_cast<int>((a.u + 3) / 4 * 4);
   const int64_t slots = plan.ring ? kStages : x.parts;
