@@ -9,6 +9,7 @@
 // keys of each team. Barriers: one for each sum of a block, whose parts alternate between two
 // arrays.
 #include "cuda/launch.h"
+#include "cuda/tile/order.cuh"
 #include "ops/select/block_sm80.cuh"
 
 namespace fovea::cuda {
@@ -384,6 +385,7 @@ __global__ void __launch_bounds__(Threads == 32 ? 32 * kWarpTeams : Threads, 1)
   using Pick = Team<Threads>;
   extern __shared__ uint32_t s_keys[];
   __shared__ typename Pick::Shared s;
+  pdl_wait();  // no trigger: what follows may read lists before it waits
   const int number = Threads == 32 ? threadIdx.x / 32 : 0;
   const int64_t w = static_cast<int64_t>(blockIdx.x) * (Threads == 32 ? kWarpTeams : 1) + number;
   if (w >= work) return;
@@ -396,8 +398,8 @@ void run_teams(Context& ctx, const SelectProduct& x, const SelectChunk& chunk) {
   static_assert(Each <= 32);
   const int64_t work = chunk.batches * chunk.rows * x.a.x;
   constexpr int kTeams = Threads == 32 ? kWarpTeams : 1;
-  launch<lists_kernel<Threads, Each>>(ctx, kOp, ceil_div(work, kTeams), Threads * kTeams,
-                                      int64_t{4} * kTeams * Threads * Each, x, chunk, work);
+  launch_pdl<lists_kernel<Threads, Each>>(ctx, kOp, ceil_div(work, kTeams), Threads * kTeams,
+                                          int64_t{4} * kTeams * Threads * Each, x, chunk, work);
 }
 
 }  // namespace

@@ -28,6 +28,7 @@
 #include "cuda/launch.h"
 #include "cuda/tile/copy.cuh"
 #include "cuda/tile/mma_sm80.cuh"
+#include "cuda/tile/order.cuh"
 #include "ops/select/block_sm80.cuh"
 
 namespace fovea {
@@ -523,6 +524,8 @@ __global__ void __launch_bounds__(kThreads, 3)
                     const __grid_constant__ SelectChunk chunk) {
   extern __shared__ __align__(16) uint16_t s_dynamic[];
   __shared__ TileRows<TileShape<Fragments>::kRows> s_rows;
+  pdl_wait();
+  pdl_trigger();
   Products<Dtype, Fragments, Depth, Ring>(x, chunk, s_rows, s_dynamic, blockIdx.x).run();
 }
 
@@ -546,8 +549,8 @@ template <int Dtype, int Fragments, int Depth, bool Ring>
 void run_products(Context& ctx, const ProductPlan& plan, const SelectProduct& x,
                   const SelectChunk& chunk) {
   const int64_t work = chunk.batches * x.a.g * plan.row_tiles(chunk.rows) * x.splits;
-  launch<products_kernel<Dtype, Fragments, Depth, Ring>>(ctx, kOp, work, kThreads,
-                                                         plan.shared_bytes, x, chunk);
+  launch_pdl<products_kernel<Dtype, Fragments, Depth, Ring>>(ctx, kOp, work, kThreads,
+                                                             plan.shared_bytes, x, chunk);
 }
 
 template <int Dtype>
@@ -644,14 +647,15 @@ void choose_chunks(const Context& ctx, const SelectBlock& a, ProductPlan& plan) 
     const int64_t times = kChunkBytes / (bytes > 0 ? bytes : 1);
     return times < 1 ? 1 : times < most ? times : most;
   };
-  const int64_t row_bytes = 4 * x.lines * x.pitch;
+  // A split that writes statistics has two tiles at least, or these would outgrow the scores.
+  const int64_t all = ceil_div(a.u, kTileColumns), least = a.normalise ? 2 : 1;
+  const int64_t row_bytes =
+      4 * x.lines * x.pitch + (a.normalise ? 8 * a.h * ceil_div(all, least) : 0);
   plan.batches = fit(row_bytes, a.b), plan.rows = fit(row_bytes * plan.batches, a.n);
-  const int64_t all = ceil_div(a.u, kTileColumns);
   const int64_t work = plan.batches * a.g * plan.row_tiles(plan.rows) * all;
   const int64_t resident = int64_t{3} * device_info(ctx).multiprocessors;
   int64_t each = ceil_div(work, (work >= 16 * resident ? 4 : 1) * resident);
   if (each > all) each = all;
-  const int64_t least = a.normalise ? 2 : 1;
   if (each < least) each = least;
   x.tiles = static_cast<int>(each), x.splits = static_cast<int>(ceil_div(all, each));
   if (x.splits < 1) x.splits = 1;
