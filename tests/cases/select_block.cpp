@@ -153,12 +153,16 @@ class SelectBuild {
 
 class SelectCases {
  public:
-  SelectCases& add(const std::string& words, const std::string& note, bool small = false) {
+  SelectCases& add(const std::string& words, const std::string& note, bool small = false,
+                   const char* cuda_kernel = "") {
     const std::string all = words + (words.find("index") == std::string::npos ? kLists : "");
     cases_.push_back({kOp, name_of_words(words, note),
-                      [all](uint64_t seed) { return SelectBuild::build(all, seed); }, "", "",
-                      small});
+                      [all](uint64_t seed) { return SelectBuild::build(all, seed); }, cuda_kernel,
+                      "", small});
     return *this;
+  }
+  SelectCases& kernel(const std::string& words, const char* cuda_kernel) {
+    return add(words, "kernel", false, cuda_kernel);
   }
   SelectCases& sweep(const std::string& common, const std::vector<std::vector<std::string>>& axes,
                      const std::string& note, uint64_t seed) {
@@ -349,9 +353,61 @@ void methods(SelectCases& add) {
           "svg2");
 }
 
+// Tensor cores: each instance; rows and columns past a tile, several splits of the columns, heads
+// that a warp reduces and heads that lists reduce; lists by a warp and by a block.
+void kernels(SelectCases& add) {
+  const std::string f16 = " row:f16 column:f16 ", bf16 = " row:bf16 column:bf16 ";
+  const std::string nsa =
+      "row column normalise=1 reduce=1 data=1 b=1 n=90 u=260 block_keys=64 remap_step=4 "
+      "remap_span=2 causal=1 complete=1 force_first=1 force_own=1 force_previous=1 forced_count=1 "
+      "count=9 keep=9 query_max=90 key_max=4190";
+  add.kernel(nsa + bf16 + "h=32 g=2 x=2 d=128", "sm80.bf16.d128.ring.m64")
+      .kernel(nsa + f16 + "h=8 g=2 x=4 d=64", "sm80.f16.d64.ring.m64")
+      .kernel(nsa + bf16 + "h=4 g=2 x=1 d=96", "sm80.bf16.ring.m64")
+      .kernel(
+          "row column b=2 n=70 u=330 h=4 g=2 x=4 d=128 count=50 keep=60 causal=1 force_own=1"
+          " block_rows=16 block_keys=16 scale=0.5" +
+              f16,
+          "sm80.f16.d128.ring.m64")
+      .kernel(
+          "row column b=2 n=70 u=330 h=4 g=2 x=4 d=64 count=50 keep=60 block_mask scale=0.5"
+          " query_start key_start block_rows=4 block_keys=8" +
+              bf16,
+          "sm80.bf16.d64.ring.m64")
+      .kernel(
+          "row column column_low measure=1 b=2 n=1 h=8 g=2 x=8 u=700 d=128 block_keys=16"
+          " count=40 forced_count=1 force_last=1 key_len causal=1 keep=40" +
+              bf16,
+          "sm80.bf16.ring.m16")
+      .kernel(
+          "row column column_low measure=1 b=2 n=2 h=8 g=2 x=2 reduce=3 u=300 d=128"
+          " block_keys=16 count=40 keep=40" +
+              f16,
+          "sm80.f16.ring.m16")
+      .kernel(
+          "row column column_low measure=1 b=1 n=9 h=8 g=2 x=8 u=70 d=72 block_keys=16"
+          " count=4 keep=4 row:f32 column:bf16",
+          "sm80.bf16.ring.m64")
+      .kernel(
+          "row column b=2 n=65 u=129 h=3 g=3 x=3 d=100 count=9 keep=9 row:f32 column:f32"
+          " data=1 normalise=1 causal=1 block_rows=128 block_keys=128",
+          "sm80.bf16.parts.m64")
+      .kernel(
+          "row column column_low measure=1 b=2 n=1 u=129 h=4 g=2 x=4 d=100 count=9 keep=9"
+          " row:f16 column:f32",
+          "sm80.bf16.parts.m16")
+      .kernel("row column b=1 n=2 u=9000 h=2 g=1 x=2 d=16 count=700 keep=700" + bf16,
+              "sm80.bf16.ring.m16")
+      .kernel(
+          "row column b=1 n=2 u=3000 h=2 g=1 x=1 reduce=2 d=16 rule=1 cover=0.3 data=1"
+          " normalise=1 keep=700 scale=0.05" +
+              bf16,
+          "sm80.bf16.ring.m16");
+}
+
 std::vector<harness::Case> select_cases() {
   SelectCases add;
-  sweeps(add), edges(add), methods(add);
+  sweeps(add), edges(add), methods(add), kernels(add);
   add.add(
          "row column b=1 n=3 u=5 h=2 g=1 x=2 d=4 count=2 keep=2 causal=1 force_own=1"
          " block_rows=2 block_keys=2 scale=1",

@@ -99,8 +99,10 @@ bool counts(Filler& f, const Tensor& x) {
   return true;
 }
 
-// A rounding may decide what is taken: scores that are normalised, sums of masses.
+// A rounding may decide what is taken: products, scores that are normalised, sums of masses.
 bool rounds(const Call& call) {
+  for (const Tensor& x : call.tensors)
+    if (x.field->name == "row") return true;
   for (const char* field : {"normalise", "reduce"})
     if (*reinterpret_cast<const int32_t*>(call.params() + call.op->find(field)->offset))
       return true;
