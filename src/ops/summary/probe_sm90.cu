@@ -133,8 +133,7 @@ bool cells_of_sums(const ProbeCall& p) {
 }
 // Of the heads of a head of x.
 int64_t part_bytes(const ProbeCall& p, int64_t part_keys) {
-  return p.group() * p.rows_most() * ceil_div(p.keys_most(), part_keys) * 4 *
-         (p.block_max ? 2 : 1);
+  return p.group() * p.rows_most() * ceil_div(p.keys_most(), part_keys) * 4 * (p.block_max ? 2 : 1);
 }
 
 Text shape_refuses(const Context& ctx, const ProbeCall& p) {
@@ -175,13 +174,12 @@ void fill(const ProbeCall& p, Probe90& probe) {
   w.unit_rows = static_cast<int32_t>(p.unit_rows), w.unit_keys = static_cast<int32_t>(p.unit_keys);
   w.rows_most = static_cast<int32_t>(p.rows_most());
   const int32_t own = static_cast<int32_t>(std::min<int64_t>(p.unit_keys, kProbeParts));
-  probe.cells = p.blocks() && cells_of_parts(p) &&
-                (!cells_of_sums(p) || part_bytes(p, own) <= kPartBytes);
+  probe.cells =
+      p.blocks() && cells_of_parts(p) && (!cells_of_sums(p) || part_bytes(p, own) <= kPartBytes);
   if (probe.cells) w.part_keys = own;
   w.parts = static_cast<int32_t>(ceil_div(p.keys_most(), w.part_keys));
   const int64_t most = std::max<int64_t>(1, kPartBytes / part_bytes(p, w.part_keys));
-  probe.launch = p.lse_in ? p.a.sequences.count * p.x
-                          : std::min(most, p.a.sequences.count * p.x);
+  probe.launch = p.lse_in ? p.a.sequences.count * p.x : std::min(most, p.a.sequences.count * p.x);
 }
 
 class Run {

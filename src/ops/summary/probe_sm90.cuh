@@ -45,9 +45,7 @@ struct ProbeShared90 {
   using Pipe = sm90::Pipeline<Shape::Stages>;
   unsigned char* memory;
 
-  __device__ uint32_t stage(int n) const {
-    return shared_address(memory) + n * Shape::stage_bytes;
-  }
+  __device__ uint32_t stage(int n) const { return shared_address(memory) + n * Shape::stage_bytes; }
   __device__ ProbeTile90& record(int n) const {
     return reinterpret_cast<ProbeTile90*>(memory + Shape::records)[n];
   }
@@ -218,8 +216,7 @@ __device__ __forceinline__ void consume_probe(const ProbeWork90& w,
       sm90::fence();
 #pragma unroll
       for (int k = 0; k < kProbeStep / 16; ++k)
-        sm90::Wgmma<Shape::Dtype, Shape::Keys>::template ss<0>(x, a + 2 * k, b + 2 * k,
-                                                               n + k != 0);
+        sm90::Wgmma<Shape::Dtype, Shape::Keys>::template ss<0>(x, a + 2 * k, b + 2 * k, n + k != 0);
       sm90::commit();
       if (n) {
         sm90::wait<1>();

@@ -169,8 +169,7 @@ class ProbeSums90 {
       float* const to = room_.p[m] + threadIdx.x % 4 * 2;
 #pragma unroll
       for (int j = 0; j < N; ++j)
-        *reinterpret_cast<float2*>(to + 8 * j) = {power(x[j][2 * half]),
-                                                  power(x[j][2 * half + 1])};
+        *reinterpret_cast<float2*>(to + 8 * j) = {power(x[j][2 * half]), power(x[j][2 * half + 1])};
     }
     sync();
   }
@@ -205,11 +204,12 @@ class ProbeSums90 {
     group_ = 0;
   }
 
-  __device__ static float bounded_p(float p) { return p > 0 ? fminf(p, 65536.f) : 0.f; }
+  __device__ static float bounded_p(float p) {
+    return p > 0 ? fminf(p, 65536.f) : 0.f;
+  }
 
   __device__ void add_diagonals(const Sequence& q, const ProbeTile90& tile, int rows) {
-    unsigned long long* const to =
-        w_.diagonal + (int64_t{tile.r} * p_.a.h + tile.h) * p_.columns;
+    unsigned long long* const to = w_.diagonal + (int64_t{tile.r} * p_.a.h + tile.h) * p_.columns;
     const auto add = [&](int64_t away, float sum) {
       if (!(sum > 0) || away < 0 || away >= p_.columns) return;
       atomicAdd(to + away, static_cast<unsigned long long>(static_cast<double>(sum) * kProbeUnit));
