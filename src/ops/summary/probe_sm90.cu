@@ -20,7 +20,7 @@ namespace cuda {
 namespace {
 
 constexpr char kOp[] = "x_probe_forward";
-constexpr int kThreads = 256;
+constexpr int kThreads = 256, kWarps = kThreads / 32;
 constexpr int64_t kPartBytes = 256 << 20;
 
 __device__ __forceinline__ float warp_max(float x) {
@@ -34,70 +34,79 @@ __device__ __forceinline__ float warp_sum(float x) {
 
 // A warp makes the lse of a row.
 __global__ void __launch_bounds__(kThreads)
-    probe_lse90_kernel(const __grid_constant__ ProbeWork90 w, int64_t work) {
+    probe_lse90_kernel(const __grid_constant__ ProbeWork90 w, int work) {
   const ProbeCall& p = w.p;
-  const int lane = threadIdx.x % 32;
-  for (int64_t n = blockIdx.x * int64_t{kThreads / 32} + threadIdx.x / 32; n < work;
-       n += gridDim.x * int64_t{kThreads / 32}) {
-    const int64_t head = w.first + n / p.rows_most(), i = n % p.rows_most();
-    const int64_t r = head / p.a.h, h = head % p.a.h;
-    const ProbeUnits90 s = w.sequence(static_cast<int>(r));
+  const int lane = threadIdx.x % 32, heads = static_cast<int>(p.a.h);
+  const int across = (w.rows_most + kWarps - 1) / kWarps;
+  for (int n = static_cast<int>(blockIdx.x); n < work; n += static_cast<int>(gridDim.x)) {
+    const int over = probe_quotient(n, across), head = w.first + over;
+    const int r = probe_quotient(head, heads), h = head - r * heads;
+    const int i = (n - over * across) * kWarps + static_cast<int>(threadIdx.x) / 32;
+    const ProbeUnits90 s = w.sequence(r);
     if (i >= s.rows) continue;
     const float* const part = w.part + w.part_at(head, i);
-    const int parts = probe_quotient(s.keys + w.part_keys - 1, w.part_keys);
-    const int i0 = static_cast<int>(i) / kProbeRows * kProbeRows;
-    const auto value = [&](int J) {
-      const int j0 = J * w.part_keys / kProbeParts * kProbeParts;
-      return w.visits(s, i0, j0, kProbeParts) ? part[J] : kNegativeInfinity;
-    };
+    const int parts = w.parts_before(s, i);
+    const auto value = [&](int J) { return w.part_there(s, i, J) ? part[J] : kNegativeInfinity; };
     float most = kNegativeInfinity;
     for (int J = lane; J < parts; J += 32) most = fmaxf(most, value(J));
     most = warp_max(most);
     const float base = most == kNegativeInfinity ? 0.f : most;
     float sum = 0;
-    for (int J = lane; J < parts; J += 32) sum += exp2f(value(J) - base);
+    for (int J = lane; J < parts; J += 32) sum += exp2_fast(value(J) - base);
     sum = warp_sum(sum);
     if (lane) continue;
     const float lse = sum == 0 ? kNegativeInfinity : base + log2f(sum);
-    w.lse[(r * p.a.h + h) * p.rows_most() + i] = lse;
+    w.lse[int64_t{head} * w.rows_most + i] = lse;
     if (p.a.lse) *p.a.lse.at(s.q.batch, h, s.q.row_begin + i) = lse * kLn2;
+  }
+}
+
+__device__ __forceinline__ float part_power(float x, float lse) {
+  return x == kNegativeInfinity || lse == kNegativeInfinity ? 0.f : exp2_fast(x - lse);
+}
+
+// Sum and largest of the part J of rows [begin, end) of a head.
+__device__ __forceinline__ void add_parts(const ProbeWork90& w, const ProbeUnits90& s, int head,
+                                          int begin, int end, int J, float& sum, float& most) {
+  const float* const lse = w.lse + int64_t{head} * w.rows_most;
+  while (begin < end) {
+    const int next = min(end, begin / kProbeRows * kProbeRows + kProbeRows);
+    if (J < w.parts_before(s, begin) && w.part_there(s, begin, J)) {
+      const int64_t at = w.part_at(head, begin) + J;
+      const float* x = w.part + at;
+#pragma unroll 8
+      for (int i = begin; i < next; ++i, x += w.parts) sum += part_power(*x, lse[i]);
+      x = w.most + at;
+      for (int i = begin; w.most && i < next; ++i, x += w.parts) {
+        const float one = part_power(*x, lse[i]);
+        if (one > most || one != one) most = one;
+      }
+    }
+    begin = next;
   }
 }
 
 // A thread makes a cell of a head of x, from the parts of its rows.
 __global__ void __launch_bounds__(kThreads)
-    probe_cells_kernel(const __grid_constant__ ProbeWork90 w, int64_t work) {
+    probe_cells_kernel(const __grid_constant__ ProbeWork90 w, int work) {
   const ProbeCall& p = w.p;
-  const int64_t across = (p.u + kThreads - 1) / kThreads;
-  for (int64_t n = blockIdx.x; n < work; n += gridDim.x) {
-    const int64_t J = n % across * kThreads + threadIdx.x, I = n / across % w.bands;
-    const int64_t head = w.first + n / across / w.bands * w.group;
-    const int64_t r = head / p.a.h, h = head % p.a.h;
-    const ProbeUnits90 s = w.sequence(static_cast<int>(r));
-    const int begin = static_cast<int>(I) * w.unit_rows, end = min(s.rows, begin + w.unit_rows);
-    const int64_t row = w.first_block(s.q, static_cast<int>(r)) + I, x = h / w.group;
-    if (begin >= end || row >= p.n || J >= p.u) continue;
-    const int each = w.unit_keys / w.part_keys;
-    const int64_t all = (s.keys + w.part_keys - 1) / w.part_keys, last = min(all, (J + 1) * each);
+  const int across = static_cast<int>((p.u + kThreads - 1) / kThreads);
+  const int heads = static_cast<int>(p.a.h), each = probe_quotient(w.unit_keys, w.part_keys);
+  for (int n = static_cast<int>(blockIdx.x); n < work; n += static_cast<int>(gridDim.x)) {
+    const int above = probe_quotient(n, across), over = probe_quotient(above, w.bands);
+    const int J = (n - above * across) * kThreads + static_cast<int>(threadIdx.x);
+    const int I = above - over * w.bands, head = w.first + over * w.group;
+    const int r = probe_quotient(head, heads), x = probe_quotient(head - r * heads, w.group);
+    const ProbeUnits90 s = w.sequence(r);
+    const int begin = I * w.unit_rows;
+    const int64_t row = int64_t{w.first_block(s.q, r)} + I;
+    if (begin >= s.rows || row >= p.n || J >= p.u) continue;
+    const int end = begin + min(s.rows - begin, w.unit_rows);
     float all_sum = 0, all_most = 0;
     for (int g = 0; g < w.group; ++g) {
-      const float* const lse = w.lse + (head + g) * w.rows_most;
       float sum = 0, most = 0;
-      for (int64_t part = J * each; part < last; ++part) {
-        const int j0 = static_cast<int>(part) * w.part_keys / kProbeParts * kProbeParts;
-        bool visited = false;
-        for (int i = begin; i < end; ++i) {
-          if (i == begin || i % kProbeRows == 0)
-            visited = w.visits(s, i / kProbeRows * kProbeRows, j0, kProbeParts);
-          if (!visited || lse[i] == kNegativeInfinity) continue;
-          const int64_t at = w.part_at(head + g, i) + part;
-          if (w.part[at] == kNegativeInfinity) continue;
-          sum += exp2f(w.part[at] - lse[i]);
-          if (!w.most) continue;
-          const float one = exp2f(w.most[at] - lse[i]);
-          if (one > most || one != one) most = one;
-        }
-      }
+      for (int part = J * each; part < (J + 1) * each; ++part)
+        add_parts(w, s, head + g, begin, end, part, sum, most);
       all_sum = probe_join(p, all_sum, sum), all_most = probe_join(p, all_most, most);
     }
     if (p.block_sum) *p.block_sum.at(s.q.batch, x, row, J) = probe_end(p, all_sum);
@@ -157,7 +166,9 @@ Text shape_refuses(const Context& ctx, const ProbeCall& p) {
                            : "a power of two of keys or groups, or a multiple of 256");
   const int64_t rows = ceil_div(p.rows_most(), kProbeRows);
   const int64_t keys = ceil_div(std::max(p.keys_most(), p.u * p.unit_keys), kProbeSums);
-  if (rows * keys > kIndexMax || a.sequences.count * a.h > kIndexMax / (rows * keys))
+  // Tiles of a head, and blocks of threads of its cells.
+  const int64_t items = std::max(rows * keys, p.rows_most() * ceil_div(p.u + 1, kThreads));
+  if (items > kIndexMax || a.sequences.count * a.h > kIndexMax / items)
     return "more than 2^30 tiles of rows and keys of all heads";
   return "";
 }
@@ -204,8 +215,8 @@ class Run {
     const int64_t blocks = ceil_div(p_.rows_most(), p_.unit_rows);
     if (!p_.lse_in) {
       items(w, w.heads, rows, ceil_div(keys, kProbeParts), instance_.parts);
-      const int64_t work = w.heads * p_.rows_most();
-      launch<probe_lse90_kernel>(ctx_, kOp, ceil_div(work, kThreads / 32), kThreads, 0, w, work);
+      const int work = w.heads * static_cast<int>(ceil_div(p_.rows_most(), kWarps));
+      launch<probe_lse90_kernel>(ctx_, kOp, work, kThreads, 0, w, work);
     }
     if (p_.column_sum || p_.diagonal_sum) {
       w.lines = true, w.band_tiles = static_cast<int32_t>(rows);
@@ -214,7 +225,7 @@ class Run {
     if (!p_.blocks()) return;
     if (probe_.cells) {
       w.bands = static_cast<int32_t>(blocks);
-      const int64_t work = count * blocks * ceil_div(p_.u, kThreads);
+      const int work = static_cast<int>(count * blocks * ceil_div(p_.u, kThreads));
       launch<probe_cells_kernel>(ctx_, kOp, work, kThreads, 0, w, work);
       return;
     }

@@ -51,6 +51,20 @@ struct ProbeWork90 {
     if (stride > 1) return !p.causal || j0 <= i1 - 1 + shift(s.q);
     return p.may_see(s.q, i0, i1, j0, j1);
   }
+  // Parts before this one are of tiles that row i's tile visits, with groups; else they may be.
+  __device__ __forceinline__ int parts_before(const ProbeUnits90& s, int i) const {
+    int keys = s.keys;
+    if (stride > 1 && p.causal) {
+      const int rows = min(i / kProbeRows * kProbeRows + kProbeRows, s.rows);
+      keys = min(keys, (max(rows + shift(s.q), 0) + kProbeParts - 1) / kProbeParts * kProbeParts);
+    }
+    return probe_quotient(keys + part_keys - 1, part_keys);
+  }
+  // The same for each of them: whether the tile of part J is visited.
+  __device__ __forceinline__ bool part_there(const ProbeUnits90& s, int i, int J) const {
+    return stride > 1 || visits(s, i / kProbeRows * kProbeRows,
+                                J * part_keys / kProbeParts * kProbeParts, kProbeParts);
+  }
   // The unit key that the first row is at.  Far below 0 no row sees a key.
   __device__ __forceinline__ int shift(const Sequence& q) const {
     constexpr int kFar = 3 << 29;
