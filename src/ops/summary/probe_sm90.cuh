@@ -91,7 +91,9 @@ class ProbeProducer90 {
     const ProbeTile90 tile{r, head - r * heads, (above - over * w_.bands) * kProbeRows,
                            (item - above * w_.key_tiles) * Shape::Keys, ProbeTile90::kTile};
     const ProbeUnits90 s = w_.sequence(r);
-    if (w_.visits(s, tile.i0, tile.j0, Shape::Keys)) copy(s.q, tile);
+    constexpr int half = Shape::Keys / 2;
+    if (w_.visits(s, tile.i0, tile.j0, Shape::Keys))
+      copy(s.q, tile, !w_.visits(s, tile.i0, tile.j0 + half, half));
   }
   __device__ __forceinline__ void sum_item(int item) {
     const int above = probe_quotient(item, w_.key_tiles), heads = static_cast<int>(p_.a.h);
@@ -106,7 +108,7 @@ class ProbeProducer90 {
     for (int n = 0; n < w_.group; ++n, ++tile.h) {
       tile.what = ProbeTile90::kTile;
       for (tile.i0 = begin; tile.i0 < end; tile.i0 += kProbeRows)
-        if (w_.visits(s, tile.i0, tile.j0, Shape::Keys)) copy(s.q, tile);
+        if (w_.visits(s, tile.i0, tile.j0, Shape::Keys)) copy(s.q, tile, false);
       tile.i0 = begin;
       tile.what = n == w_.group - 1 ? ProbeTile90::kLastHead : ProbeTile90::kHead;
       mark(tile);
@@ -132,7 +134,8 @@ class ProbeProducer90 {
   }
   __device__ __forceinline__ void mark(const ProbeTile90& tile) { begin(tile), end(); }
 
-  __device__ __forceinline__ void copy(const Sequence& q, const ProbeTile90& tile) {
+  // half: no row sees the second half of the keys.  What stands there makes sums that are masked.
+  __device__ __forceinline__ void copy(const Sequence& q, const ProbeTile90& tile, bool half) {
     const int line = static_cast<int>(threadIdx.x) / 8, chunk = static_cast<int>(threadIdx.x) % 8;
     const View<4>&x = p_.a.q, &y = p_.a.k;
     const uint16_t* const q_head = static_cast<const uint16_t*>(x.data) + q.batch * x.stride[0] +
@@ -154,8 +157,13 @@ class ProbeProducer90 {
         const int c = column + chunk * kChunk;
         copy_lines<kProbeRows>(stage, q_head + row * x.stride[1] + c, x.stride[1],
                                c < width ? rows - row : 0);
-        copy_lines<Shape::Keys>(stage + Shape::TileQ::bytes, k_head + key * y.stride[1] + c,
-                                y.stride[1], c < width ? keys - key : 0);
+        const uint32_t k_stage = stage + Shape::TileQ::bytes;
+        const uint16_t* const from = k_head + key * y.stride[1] + c;
+        const int left = c < width ? keys - key : 0;
+        if (half)
+          copy_lines<Shape::Keys / 2>(k_stage, from, y.stride[1], left);
+        else
+          copy_lines<Shape::Keys>(k_stage, from, y.stride[1], left);
         end();
       }
     }
