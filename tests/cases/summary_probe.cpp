@@ -99,6 +99,26 @@ std::vector<harness::Case> probe_cases() {
       .each("xattention",
             {"block_sum s=300 t=300 causal=1 group_stride=16 reversed=1 block_rows=128 "
              "block_keys=128 q:bf16 d=64 g=1 group=2 b=1"})
+      .kernel("hopper",
+              {"column_sum diagonal_sum lse s=64 t=300 causal=1 q:bf16 d=128 g=2 group=2 b=2",
+               "block_sum block_max s=300 t=700 d=72 g=2 group=2 q:bf16 causal=1 window_left=90 "
+               "sink_keys=3 b=1 block_rows=256 block_keys=128",
+               "block_sum s=333 t=90 d=128 g=1 group=2 q:bf16 lse_in causal=1 block_rows=128 "
+               "block_keys=1 context_len b=2",
+               "block_sum block_max s=2100 t=2500 causal=1 group_stride=16 reversed=1 "
+               "block_rows=128 block_keys=128 q:bf16 d=64 g=1 b=1",
+               "column_sum s=150 t=300 query_position causal=1 q:bf16 d=256 g=1 group=2 b=1",
+               "column_sum diagonal_sum s=40 t=300 query_position q:bf16 d=64 g=1 group=2 b=2"},
+              "sm90.bf16")
+      .kernel(
+          "hopper",
+          {"lse column_sum diagonal_sum block_sum block_max s=200 t=390 d=64 g=1 group=4 "
+           "pool_heads=2 reduce=2 q:f16 causal=1 query_len key_len b=3 block_rows=32 block_keys=64",
+           "block_sum block_max s=300 t=290 d=64 g=1 group=2 pool_heads=2 reduce=1 q:f16 lse_in "
+           "block_rows=256 block_keys=32 b=1",
+           "block_sum block_max s=700 t=1100 group_stride=4 block_rows=100 block_keys=1024 q:f16 "
+           "d=128 g=1 group=2 query_start key_start"},
+          "sm90.f16")
       .each("small",
             {"lse column_sum diagonal_sum s=2 t=3 d=2 g=1 causal=1",
              "block_sum block_max s=4 t=4 d=2 g=1 group=2 pool_heads=2 group_stride=2 reversed=1 "

@@ -103,7 +103,8 @@ Plan plan(const Context& ctx, const fovea_x_probe_forward_params& p) {
   read_outputs(p, c);
   const bool no_rows = !a.s || !a.sequences.query_max, no_keys = !a.sequences.key_max;
   if (no_rows || (no_keys && !a.lse)) a.h = c.x;  // nothing is each head's own
-  return choose(op, ctx, c, probe_forward_host, FOVEA_CUDA_KERNELS(probe_forward_simt));
+  return choose(op, ctx, c, probe_forward_host,
+                FOVEA_CUDA_KERNELS(probe_forward_sm90, probe_forward_simt));
 }
 
 }  // namespace fovea

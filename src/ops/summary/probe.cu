@@ -13,7 +13,7 @@
 #include "cuda/block/reduce.cuh"
 #include "cuda/block/stage.cuh"
 #include "cuda/launch.h"
-#include "ops/summary/probe.h"
+#include "ops/summary/probe_work.cuh"
 
 namespace fovea {
 namespace cuda {
@@ -139,13 +139,6 @@ __global__ void __launch_bounds__(kStageThreads, 1)
       if (p.a.lse) *p.a.lse.at(seq.batch, h, seq.row_begin + row) = lse;
     }
   }
-}
-
-__global__ void __launch_bounds__(kStageThreads)
-    probe_clear_kernel(const __grid_constant__ ProbeCall p, int64_t work) {
-  for (int64_t n = blockIdx.x * int64_t{kStageThreads} + threadIdx.x; n < work;
-       n += gridDim.x * int64_t{kStageThreads})
-    *p.column_sum.at(n / p.a.columns / p.x, n / p.a.columns % p.x, n % p.a.columns) = 0;
 }
 
 __global__ void __launch_bounds__(kStageThreads, 1)
@@ -282,24 +275,6 @@ __global__ void __launch_bounds__(kStageThreads, 1)
   }
 }
 
-__global__ void __launch_bounds__(kStageThreads)
-    probe_zero_kernel(unsigned long long* sums, int64_t work) {
-  for (int64_t n = blockIdx.x * int64_t{kStageThreads} + threadIdx.x; n < work;
-       n += gridDim.x * int64_t{kStageThreads})
-    sums[n] = 0;
-}
-
-__global__ void __launch_bounds__(kStageThreads)
-    probe_sums_kernel(const __grid_constant__ Work w, int64_t work) {
-  const ProbeCall& p = w.p;
-  for (int64_t n = blockIdx.x * int64_t{kStageThreads} + threadIdx.x; n < work;
-       n += gridDim.x * int64_t{kStageThreads}) {
-    const int64_t o = n % p.columns, x = n / p.columns % p.x, r = n / p.columns / p.x;
-    *p.diagonal_sum.at(r, x, o) =
-        probe_diagonal(p, w.diagonal + (r * p.a.h + x * p.group()) * p.columns, o);
-  }
-}
-
 // Row blocks and key blocks that fill a tile.
 int64_t fill(int64_t units) {
   return units < kTile ? kTile / units : 1;
@@ -311,14 +286,12 @@ void enqueue(Context& ctx, const Work& w) {
   const int64_t count = p.a.sequences.count;
   const int64_t rows = ceil_div(p.rows_most(), kTile), keys = ceil_div(p.keys_most(), kTile);
   const int64_t bytes = Tiles::bytes();
-  const auto each = [](int64_t work) { return ceil_div(work, kStageThreads); };
   if (!p.lse_in) {
     const int64_t work = count * p.a.h * rows;
     launch<probe_lse_kernel>(ctx, op, work, kStageThreads, bytes, w, work);
   }
   if (p.column_sum) {
-    const int64_t all = (p.a.sequences.key_start ? 1 : count) * p.x * p.a.columns;
-    launch<probe_clear_kernel>(ctx, op, each(all), kStageThreads, 0, p, all);
+    probe_clear_columns(ctx, p);
     const int64_t work = count * p.x * keys;
     launch<probe_columns_kernel>(ctx, op, work, kStageThreads, bytes, w, work);
   }
@@ -328,11 +301,10 @@ void enqueue(Context& ctx, const Work& w) {
     launch<probe_blocks_kernel>(ctx, op, work, kStageThreads, bytes + cells, w, work);
   }
   if (!p.diagonal_sum) return;
-  const int64_t sums = count * p.a.h * p.columns, work = count * p.a.h * rows * keys;
-  launch<probe_zero_kernel>(ctx, op, each(sums), kStageThreads, 0, w.diagonal, sums);
+  const int64_t work = count * p.a.h * rows * keys;
+  probe_clear_diagonals(ctx, p, w.diagonal);
   launch<probe_diagonal_kernel>(ctx, op, work, kStageThreads, bytes, w, work);
-  const int64_t out = count * p.x * p.columns;
-  launch<probe_sums_kernel>(ctx, op, each(out), kStageThreads, 0, w, out);
+  probe_store_diagonals(ctx, p, w.diagonal);
 }
 
 }  // namespace

@@ -102,6 +102,6 @@ FOVEA_HD float probe_diagonal(const ProbeCall& p, const unsigned long long* sums
 extern const Kernel<ProbeCall> probe_forward_host;
 
 // CUDA builds only.
-extern const Kernel<ProbeCall> probe_forward_simt;
+extern const Kernel<ProbeCall> probe_forward_sm90, probe_forward_simt;
 
 }  // namespace fovea
