@@ -198,7 +198,7 @@ std::vector<harness::Case> token_kernels() {
   const auto extents = [](int64_t d, int64_t h) {
     return " d=" + std::to_string(d) + " h=" + std::to_string(h);
   };
-  for (const std::string dtype : {"bf16", "f16"})
+  for (const std::string dtype : {"bf16", "f16", "e4m3"})
     for (const int64_t width : {64, 128})
       for (const int64_t heads : {16, 32, 64}) {
         const std::string kernel =
@@ -213,7 +213,7 @@ std::vector<harness::Case> token_kernels() {
                   " count=300 keep=260 first_keys=4",
               kernel);
       }
-  const std::string kernel = "sm90.bf16.d128.h16";
+  const std::string kernel = "sm90.bf16.d128.h16", e4m3 = "sm90.e4m3.d128.h64";
   for (const char* words :
        {"g=2 x=2 b=3 page_table page=16 key_len s=9 t=300 count=20 keep=20 causal=1",
         "g=1 x=2 b=3 page_table page=256 cache_row key_len s=9 t=700 count=20 keep=20 force_last=2",
@@ -223,6 +223,11 @@ std::vector<harness::Case> token_kernels() {
         "g=1 x=2 b=2 s=9 t=300 ratio=0.3 count=5 keep=90 causal=1 key_step=4 key_shift=3 "
         "context_len"})
     named(std::string("q k q:bf16 k:bf16 d=128 h=32 ") + words, kernel);
+  for (const char* words : {"b=2 s=5 t=300 count=40 keep=40 causal=1",
+                            "b=3 page_table page=64 key_len s=5 t=300 count=40 keep=40"})
+    named(std::string("q k q:e4m3 k:e4m3 k_scale groups=1 d=128 h=64 g=1 x=1 measure=1 weight ") +
+              words,
+          e4m3);
   named(
       "q k q:bf16 k:bf16 d=128 h=64 g=1 x=1 measure=1 weight data=1 b=1 s=9 t=700 count=60"
       " keep=60 causal=1",
