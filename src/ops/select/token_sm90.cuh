@@ -10,11 +10,12 @@
 //   length.  Warp 0 of warpgroup 0 is the producer.  The two consumer warpgroups own 64 keys each;
 //   the sums of one run under the product of the other.
 // Shared memory: two tiles of Q, three or four of K, and what the rows of a unit see.
-// Named barrier 1 + n is warpgroup n's own: it guards what its unit's rows see.
 //
-//   barrier          arrives                    waits     guards
-//   q_full, k_full   TMA's bytes                consumer  a stage of Q, of K
-//   q_empty, k_empty a lane of each of 8 warps  producer  the same stage
+//   barrier          arrives                    waits             guards
+//   q_full, k_full   TMA's bytes                consumer          a stage of Q, of K
+//   q_empty, k_empty a lane of each of 8 warps  producer          the same stage
+//   named 1 + n      warpgroup n                warpgroup n       what its unit's rows see
+//   named 3 + n      the other warpgroup        warpgroup n       ping-pong: its turn to multiply
 #pragma once
 #include "cuda/launch.h"
 #include "cuda/tile/mma_sm90.cuh"
@@ -245,11 +246,13 @@ template <class Shape>
 struct TokenConsumer90 {
   static constexpr int Heads = Shape::Heads, Rows = Shape::Rows, N = kTokenSums / 8;
   static constexpr int HeadGroups = Heads / 8, Each = Rows / 4;  // Each: rows of a lane's scores
+  static constexpr int kTurn = 3;
   using Unit = typename Shape::Unit;
   const TokenScores90& call;
   Unit& unit;
   const int group;
   TokenRings90<Shape> rings;
+  int64_t left = 0;  // tiles to come
   float x[N][4];
   // Of the unit: keys [full_begin, full_end) can be selected by every row.
   int full_begin, full_end;
@@ -265,6 +268,8 @@ struct TokenConsumer90 {
   __device__ __forceinline__ void run(const TokenSpan90& span) {
     TokenWalk90 walk(call, span);
     TokenGroup at;
+    left = span.tiles;
+    if (group == 1 && left > 0) sm90::named_barrier_arrive(kTurn, 256);
 #pragma unroll 1
     for (; walk.open(at); walk.close()) {
       open(walk, at);
@@ -289,9 +294,27 @@ struct TokenConsumer90 {
   __device__ __forceinline__ void release(uint32_t barrier) const {
     if (threadIdx.x % 32 == 0) sm90::barrier_arrive(barrier);
   }
+  template <int From, int To>
+  __device__ __forceinline__ void steps(uint64_t keys, uint64_t rows) {
+    using TileQ = typename Shape::TileQ;
+    using TileK = typename Shape::TileK;
+#pragma unroll
+    for (int k = From; k < To; ++k)
+      if constexpr (Shape::Dtype == FOVEA_E4M3)
+        sm90::Wgmma<Shape::Dtype, kTokenSums>::ss(x, keys + TileK::step(k), rows + TileQ::step(k),
+                                                  k != 0);
+      else
+        sm90::Wgmma<Shape::Dtype, kTokenSums>::template ss<0>(
+            x, keys + k / 4 * (TileK::panel_bytes / 16) + k % 4 * 2,
+            rows + k / 4 * (TileQ::panel_bytes / 16) + k % 4 * 2, k != 0);
+    sm90::commit();
+  }
+  // The warpgroup's product, of which the last quarter is in flight when it ends; the other's may
+  // follow then.
   __device__ __forceinline__ void product() {
     using TileQ = typename Shape::TileQ;
     using TileK = typename Shape::TileK;
+    constexpr int Steps = Shape::D / (Shape::Dtype == FOVEA_E4M3 ? 32 : 16);
     const uint64_t keys = TileK::descriptor(rings.k() + group * 64 * TileK::row_bytes);
     const uint64_t rows = TileQ::descriptor(rings.q());
     // The first step overwrites x: its registers are free until then.
@@ -299,12 +322,12 @@ struct TokenConsumer90 {
     for (int j = 0; j < N; ++j)
 #pragma unroll
       for (int c = 0; c < 4; ++c) asm volatile("" : "=f"(x[j][c]));
+    sm90::named_barrier_sync(kTurn + group, 256);
     sm90::fence();
-    if constexpr (Shape::Dtype == FOVEA_E4M3)
-      sm90::byte_product<Shape::Dtype, Shape::D, TileK, TileQ>(x, keys, rows);
-    else
-      sm90::product_rows<Shape::Dtype, Shape::D, TileK, TileQ>(x, keys, rows);
-    sm90::commit();
+    steps<0, Steps - Steps / 4 - (Steps < 4)>(keys, rows);
+    steps<Steps - Steps / 4 - (Steps < 4), Steps>(keys, rows);
+    sm90::wait<1>();
+    if (--left > 0 || group == 0) sm90::named_barrier_arrive(kTurn + 1 - group, 256);
   }
   // The lane's first key of a tile, which has another 8 on.
   __device__ __forceinline__ int own_key() const {
@@ -387,10 +410,12 @@ struct TokenConsumer90 {
     const float floor = a.measure == FOVEA_X_SELECT_SCORE_RELU_WEIGHTED ? 0.f : -INFINITY;
     float sum[Rows][2];
 #pragma unroll
-    for (int i = 0; i < Rows; ++i) {
-      sum[i][0] = sum[i][1] = 0.f;
+    for (int i = 0; i < Rows; ++i) sum[i][0] = sum[i][1] = 0.f;
+      // Heads ascend in each sum; rows are in turn, so that sums do not wait for themselves.
 #pragma unroll
-      for (int n = 0; n < HeadGroups; n += 2) {
+    for (int n = 0; n < HeadGroups; n += 2)
+#pragma unroll
+      for (int i = 0; i < Rows; ++i) {
         const float4 of = unit.weight[i][n / 2][threadIdx.x % 4];
         const float weight[4] = {of.x, of.y, of.z, of.w};
 #pragma unroll
@@ -400,7 +425,6 @@ struct TokenConsumer90 {
                                not_below(x[i * HeadGroups + n + m / 4][c], floor), sum[i][c / 2]);
         }
       }
-    }
     // Lane t of four adds up rows t, t + 4, ...
     const bool low = threadIdx.x & 1, high = threadIdx.x & 2;
     const bool full = tile >= full_begin && tile + kTokenKeys <= full_end;
