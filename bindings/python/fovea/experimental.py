@@ -1484,7 +1484,7 @@ def select_block(ctx=None, *, index=None, index_count=None, kept_score=None, kep
     Without query_len and query_start every sequence has query_max rows (0: n block_rows), without
     key_len and key_start key_max keys (0: u block_keys).
 
-    Limits: d is 1 .. 576.  Every valid call has one kernel a backend, without tensor cores.
+    Limits: d is 1 .. 576.  Every valid call has a kernel on each backend, without tensor cores.
     A score is a chain of f32 fused multiply-adds over the columns from 0, times scale, and the same
     on both backends.  Workspace: 64 MiB at most for scope row and at least one list row of scores;
     b x n y scores for the others.
@@ -2488,9 +2488,12 @@ def select_token(ctx=None, *, index=None, index_count=None, kept_score=None, kep
 
     Rows past query_len are neither read nor written.  A row that sees nothing has count 0.
 
-    Limits: d is 1 .. 576.  Every valid call has one kernel a backend, without tensor cores.  A
-    product is a chain of f32 fused multiply-adds over the columns from 0, the same on both
-    backends.  Workspace: 64 MiB at most, and at least the scores of one row.
+    Limits: d is 1 .. 576.  Every valid call has a kernel on each backend.  A product is a chain of
+    f32 fused multiply-adds over the columns from 0, the same on both backends, but for Hopper's
+    tensor cores.  These serve dot and relu_weighted, q and k of one of f16, bf16 and e4m3, d up to
+    128, and sum or mean over up to 64 heads of one key head.  There the sum of heads comes before
+    scale and k_scale, and e4m3 keeps 13 bits of a product.
+    Workspace: 64 MiB at most, and at least the scores of one row.
     Sources: DSA (2512.02556), SparQ (2312.04985), Loki (2406.02542), HashAttention (2412.14468),
     MiniMax Sparse Attention (2606.13392).
 
