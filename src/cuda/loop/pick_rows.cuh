@@ -27,7 +27,6 @@ constexpr int kPickThreads = 256, kPickPartsMost = 8;
 constexpr int kPickAhead = 16;                     // loads in flight
 constexpr int kPickKept = 4096;                    // entries that a cluster keeps
 constexpr int kPickFewMost = 2048;                 // wanted entries of a row that is sampled
-constexpr int kPickSamples = 4096;                 // at most
 constexpr int kPickBins = 2048, kPickNear = 1024;  // entries near a cut of bins
 constexpr uint32_t kPickForced = UINT32_MAX;       // the key of an entry that is taken in any case
 
@@ -47,21 +46,26 @@ class PickParts {
 #endif
     __syncthreads();
   }
-  // What stands in another block where `own` is in this one.
-  __device__ uint32_t load(const void* own, int block) const {
+  // to[n] = what stands at from[n] of block[n]; one branch for all, so that no load waits for
+  // another.
+  template <int N>
+  __device__ __forceinline__ void load(uint32_t (&to)[N], const uint32_t* const (&from)[N],
+                                       const int (&block)[N]) const {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     if (parts > 1) {
-      uint32_t value;
-      asm volatile(
-          "{.reg .u32 there; mapa.shared::cluster.u32 there, %1, %2; ld.shared::cluster.u32 %0, "
-          "[there];}"
-          : "=r"(value)
-          : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(own))), "r"(block)
-          : "memory");
-      return value;
+#pragma unroll
+      for (int n = 0; n < N; ++n)
+        asm volatile(
+            "{.reg .u32 there; mapa.shared::cluster.u32 there, %1, %2; ld.shared::cluster.u32 %0, "
+            "[there];}"
+            : "=r"(to[n])
+            : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(from[n]))), "r"(block[n])
+            : "memory");
+      return;
     }
 #endif
-    return *static_cast<const uint32_t*>(own);
+#pragma unroll
+    for (int n = 0; n < N; ++n) to[n] = *from[n];
   }
 };
 
@@ -80,7 +84,8 @@ struct PickShared {
     PickBinsShared walk;
   };
   uint32_t warp[2][kPickThreads / 32];
-  int kept_count, near_count;
+  uint32_t kept_count;
+  int near_count;
   uint32_t bin, before;  // the cut's bin, and entries above it
   uint32_t total[2];     // of the block: entries above the cut, and of its key
   uint32_t words[1];     // taken, then tied
@@ -193,11 +198,17 @@ class PickRun {
     const int lane = threadIdx.x % 32;
 #pragma unroll 1
     for (int from = threadIdx.x / 32; from < words; from += kPickAhead * kWarps) {
+      // Loads come first and ask nothing: none waits for another.
+      typename Source::Raw raw[kPickAhead];
       uint32_t key[kPickAhead];
+#pragma unroll
+      for (int n = 0; n < kPickAhead; ++n)
+        raw[n] = source.load(row, min((first + from + n * kWarps) * 32 + lane, row.n - 1));
 #pragma unroll
       for (int n = 0; n < kPickAhead; ++n) {
         const int word = from + n * kWarps, i = (first + word) * 32 + lane;
-        key[n] = word < words && i < row.n ? source.key(row, i) : 0u;
+        const uint32_t own = source.key(row, i, raw[n]);
+        key[n] = word < words && i < row.n ? own : 0u;
       }
       visit(key, from);
     }
@@ -238,8 +249,9 @@ class PickRun {
       if (threadIdx.x == 0) s.total[0] = all_taken, s.total[1] = all_tied;
       cluster.sync();
       for (int other = 0; other < cluster.rank; ++other) {
-        taken_before += cluster.load(s.total, other);
-        tied_before += cluster.load(s.total + 1, other);
+        uint32_t total[2];
+        cluster.load(total, {s.total, s.total + 1}, {other, other});
+        taken_before += total[0], tied_before += total[1];
       }
     }
     uint32_t equal_before = tied_before + own_tied;
@@ -302,31 +314,37 @@ class PickFew {
   }
 
  private:
-  // A number that some more entries than wanted reach, if the sample does not mislead: one key of
-  // each of equal parts of the row.  False: a sample would be too small.
+  // A number that some more entries than wanted reach, if the sample does not mislead.  False: a
+  // sample would be too small.
   __device__ bool sample(float wanted, uint32_t& pivot) {
-    constexpr int kMost = kPickSamples / kPickThreads;
     if (wanted < 1) wanted = 1;
     const float n = static_cast<float>(run_.row.n);
-    int log = 10;
-    while (1 << log < kPickSamples && static_cast<float>(1 << log) * wanted < 64.f * n) ++log;
+    const int log = 1024 * wanted < 64.f * n ? 12 : 10;
     const float each = n / static_cast<float>(1 << log), share = wanted / each;
     const float rank = share + 4.f * sqrtf(share) + 4.f;
     if (rank * each > 0.9f * kPickKept) return false;
-    const int used = (1 << log) / kPickThreads;
-    uint32_t key[kMost];
-#pragma unroll
-    for (int j = 0; j < kMost; ++j) {
-      key[j] = 0;
-      if (j >= used) continue;
-      const uint32_t part = threadIdx.x + j * kPickThreads;
-      const uint64_t within = (part * 2654435761u) * static_cast<uint64_t>(run_.row.n) >> 32;
-      const uint64_t at = (static_cast<uint64_t>(part) * run_.row.n + within) >> log;
-      key[j] = run_.source.key(run_.row, static_cast<int>(at));
-    }
-    pivot = block_.bisect(key, used, static_cast<uint32_t>(rank), 0u, 31, 14);
+    const uint32_t reached = static_cast<uint32_t>(rank);
+    pivot = log == 12 ? sample<12>(reached) : sample<10>(reached);
     pivot = max(pivot, kPickNone + 1);
     return true;
+  }
+  // What `rank` of 2^Log keys reach, one of each of equal parts of the row.
+  template <int Log>
+  __device__ __forceinline__ uint32_t sample(uint32_t rank) {
+    constexpr int Each = (1 << Log) / kPickThreads;
+    typename Source::Raw raw[Each];
+    int at[Each];
+    uint32_t key[Each];
+#pragma unroll
+    for (int j = 0; j < Each; ++j) {
+      const uint32_t part = threadIdx.x + j * kPickThreads;
+      const uint64_t n = static_cast<uint64_t>(run_.row.n);
+      at[j] = static_cast<int>((part * n + ((part * 2654435761u) * n >> 32)) >> Log);
+      raw[j] = run_.source.load(run_.row, at[j]);
+    }
+#pragma unroll
+    for (int j = 0; j < Each; ++j) key[j] = run_.source.key(run_.row, at[j], raw[j]);
+    return block_.bisect(key, Each, rank, 0u, 31, 14);
   }
 
   // Entries that reach the pivot.
@@ -339,7 +357,7 @@ class PickFew {
       for (int n = 0; n < kPickAhead; ++n) all += __popc(__ballot_sync(~0u, key[n] >= pivot));
       if (!all) return;
       int to = 0;
-      if (lane == 0) to = atomicAdd(&s.kept_count, all);
+      if (lane == 0) to = static_cast<int>(atomicAdd(&s.kept_count, static_cast<uint32_t>(all)));
       to = __shfl_sync(~0u, to, 0);
 #pragma unroll
       for (int n = 0; n < kPickAhead; ++n) {
@@ -357,29 +375,39 @@ class PickFew {
   // The cluster's kept keys, in the order of blocks; false: there are too many or too few.
   __device__ bool gather(int least) {
     const PickParts& cluster = run_.cluster;
-    int start[kPickPartsMost];
+    uint32_t count[kPickPartsMost];
+    const uint32_t* from[kPickPartsMost];
+    int start[kPickPartsMost], blocks[kPickPartsMost];
+#pragma unroll
+    for (int n = 0; n < kPickPartsMost; ++n)
+      from[n] = &run_.s.kept_count, blocks[n] = min(n, cluster.parts - 1);
+    cluster.load(count, from, blocks);
     bool fits = true;
 #pragma unroll
-    for (int block = 0; block < kPickPartsMost; ++block) {
-      const int count =
-          block < cluster.parts ? static_cast<int>(cluster.load(&run_.s.kept_count, block)) : 0;
-      start[block] = total_;
-      if (block == cluster.rank) before_ = total_;
-      fits = fits && count <= kPickKept;
-      total_ += min(count, kPickKept);
+    for (int n = 0; n < kPickPartsMost; ++n) {
+      if (n >= cluster.parts) count[n] = 0;
+      start[n] = total_;
+      if (n == cluster.rank) before_ = total_;
+      fits = fits && count[n] <= kPickKept;
+      total_ += static_cast<int>(min(count[n], static_cast<uint32_t>(kPickKept)));
     }
     if (!fits || total_ > kPickKept || total_ < least) return false;
+    const uint32_t* of[kEach];
+    int owner[kEach];
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
-      const int place = threadIdx.x + j * kPickThreads;
-      key_[j] = 0;
-      if (place >= total_) continue;
-      int block = 0, begin = 0;
+      const int place = min(static_cast<int>(threadIdx.x) + j * kPickThreads, max(total_ - 1, 0));
+      int begin = 0;
+      owner[j] = 0;
 #pragma unroll
-      for (int other = 1; other < kPickPartsMost; ++other)
-        if (other < cluster.parts && place >= start[other]) block = other, begin = start[other];
-      key_[j] = cluster.load(run_.s.kept.key + (place - begin), block);
+      for (int n = 1; n < kPickPartsMost; ++n)
+        if (n < cluster.parts && place >= start[n]) owner[j] = n, begin = start[n];
+      of[j] = run_.s.kept.key + (place - begin);
     }
+    cluster.load(key_, of, owner);
+#pragma unroll
+    for (int j = 0; j < kEach; ++j)
+      if (static_cast<int>(threadIdx.x) + j * kPickThreads >= total_) key_[j] = 0;
     return true;
   }
 
@@ -399,7 +427,7 @@ class PickFew {
     }
     const uint32_t both = block_.sum(above | above_before << 16);
     if (run_.cluster.parts > 1) tied_before = block_.sum(tied_before);
-    const int own = run_.s.kept_count;
+    const int own = static_cast<int>(run_.s.kept_count);
     for (int i = threadIdx.x; i < own; i += kPickThreads)
       run_.mark(run_.s.kept.at[i], run_.s.kept.key[i], cut);
     __syncthreads();
@@ -465,14 +493,23 @@ class PickWide {
   }
   // The thread's bins of all blocks, and their sum.
   __device__ uint32_t sum_bins(int digit, uint32_t (&count)[kOwn]) const {
-    const uint32_t* const bins = reinterpret_cast<const uint32_t*>(s_.walk.bins[digit]) +
-                                 kPickBins - 1 - kOwn * static_cast<int>(threadIdx.x);
+    const uint32_t* from[kOwn];
+    int blocks[kOwn];
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) count[i] = 0;
+    for (int i = 0; i < kOwn; ++i) {
+      count[i] = 0;
+      from[i] = reinterpret_cast<const uint32_t*>(s_.walk.bins[digit]) + kPickBins - 1 - i -
+                kOwn * static_cast<int>(threadIdx.x);
+    }
 #pragma unroll 1
-    for (int block = 0; block < run_.cluster.parts; ++block)
+    for (int block = 0; block < run_.cluster.parts; ++block) {
+      uint32_t x[kOwn];
 #pragma unroll
-      for (int i = 0; i < kOwn; ++i) count[i] += run_.cluster.load(bins - i, block);
+      for (int i = 0; i < kOwn; ++i) blocks[i] = block;
+      run_.cluster.load(x, from, blocks);
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) count[i] += x[i];
+    }
     uint32_t sum = 0;
 #pragma unroll
     for (int i = 0; i < kOwn; ++i) sum += count[i];
@@ -559,7 +596,8 @@ __device__ __noinline__ void pick_wide(const Source& source, int parts, PickShar
 // Source has
 //   struct Row { int n; int64_t wanted; ... }
 //   open(w, row)         false: row w has no list
-//   key(row, i)          at most kPickNone: never taken; kPickForced: taken first, and counts
+//   load(row, i)         what memory has of an entry, a Raw
+//   key(row, i, raw)     at most kPickNone: never taken; kPickForced: taken first, and counts
 //   put(row, place, i)   writes an entry
 //   pad(row, place)      a place that has none
 //   count(row, wanted)   how many there would be with room for all

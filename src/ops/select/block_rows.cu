@@ -36,15 +36,17 @@ struct BlockLists {
     row.n = static_cast<int>(n);
     return true;
   }
-  __device__ __forceinline__ float score(const Row& row, int i) const {
-    return a.scored_as(row.score[i * a.score.stride[3]]);
+  using Raw = float;
+  __device__ __forceinline__ Raw load(const Row& row, int i) const {
+    return row.score[i * a.score.stride[3]];
   }
-  __device__ __forceinline__ uint32_t key(const Row& row, int i) const {
-    return pick_key(score(row, i));
+  __device__ __forceinline__ uint32_t key(const Row&, int, Raw raw) const {
+    return pick_key(a.scored_as(raw));
   }
   __device__ void put(const Row& row, int64_t place, int i) const {
     *a.index.at<int32_t>(row.batch, row.list, row.at, place) = i;
-    if (a.kept_score) *a.kept_score.at(row.batch, row.list, row.at, place) = score(row, i);
+    if (a.kept_score)
+      *a.kept_score.at(row.batch, row.list, row.at, place) = a.scored_as(load(row, i));
   }
   __device__ void pad(const Row& row, int64_t place) const {
     *a.index.at<int32_t>(row.batch, row.list, row.at, place) = -1;

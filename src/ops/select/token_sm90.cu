@@ -46,8 +46,9 @@ struct TokenLists {
     row.forced = static_cast<int>(clamp_i64(seen.forced, 0, INT_MAX));
     return true;
   }
-  __device__ __forceinline__ uint32_t key(const Row& row, int i) const {
-    const uint32_t own = row.key[i];
+  using Raw = uint32_t;
+  __device__ __forceinline__ Raw load(const Row& row, int i) const { return row.key[i]; }
+  __device__ __forceinline__ uint32_t key(const Row& row, int i, Raw own) const {
     return own && i >= row.forced ? kPickForced : own;
   }
   __device__ void put(const Row& row, int64_t place, int i) const {
