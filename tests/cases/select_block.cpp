@@ -185,6 +185,8 @@ class SelectCases {
     return *this;
   }
   std::vector<harness::Case> cases() const { return cases_; }
+  // The last case is for a CUDA kernel.
+  void of(const char* cuda_kernel) { cases_.back().cuda_kernel = cuda_kernel; }
 
  private:
   std::vector<harness::Case> cases_;
@@ -405,9 +407,27 @@ void kernels(SelectCases& add) {
           "sm80.bf16.ring.m16");
 }
 
+// The largest given scores of a row and no more: rows of one block, of several, and of more equal
+// scores than a block keeps.
+void given_rows(SelectCases& add) {
+  for (const char* words :
+       {"b=3 query_len key_len h=2 x=2 n=30 u=40 count=7 keep=7 data=3 block_keys=4 causal=1",
+        "query_start key_start h=3 x=3 n=20 u=50 ratio=0.3 keep=12 data=2 block_rows=4"
+        " block_keys=8",
+        "b=2 count_head h=2 x=2 n=3 u=900 keep=50 data=3",
+        "b=1 h=1 x=1 n=2 u=20000 count=500"
+        " keep=500 data=3",
+        "b=1 h=1 x=1 n=1 u=70000 count=3000 keep=2900 data=0 scale=0.5",
+        "b=2 h=1 x=1 n=1 u=9000 count=8900 keep=8900 data=2",
+        "b=1 h=2 x=2 n=300 u=700 count=100 keep=100 data=2 odd"}) {
+    add.add(std::string("score index index_count kept_score ") + words, "rows");
+    add.of("rows");
+  }
+}
+
 std::vector<harness::Case> select_cases() {
   SelectCases add;
-  sweeps(add), edges(add), methods(add), kernels(add);
+  sweeps(add), edges(add), methods(add), kernels(add), given_rows(add);
   add.add(
          "row column b=1 n=3 u=5 h=2 g=1 x=2 d=4 count=2 keep=2 causal=1 force_own=1"
          " block_rows=2 block_keys=2 scale=1",

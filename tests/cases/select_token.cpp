@@ -186,6 +186,59 @@ void token_methods(WordCases& add) {
           "hash");
 }
 
+// Each instance of the Hopper kernel, on tiles that end within a box of keys, of rows and of heads.
+std::vector<harness::Case> token_kernels() {
+  std::vector<harness::Case> cases;
+  const auto named = [&](const std::string& words, const std::string& kernel) {
+    WordCases one(kOp, build_token);
+    one.add(words + " reduce=1 scale=0.5 index index_count kept_score", "sm90");
+    cases.push_back(one.cases()[0]);
+    cases.back().cuda_kernel = kernel;
+  };
+  const auto extents = [](int64_t d, int64_t h) {
+    return " d=" + std::to_string(d) + " h=" + std::to_string(h);
+  };
+  for (const std::string dtype : {"bf16", "f16", "e4m3"})
+    for (const int64_t width : {64, 128})
+      for (const int64_t heads : {16, 32, 64}) {
+        const std::string kernel =
+            "sm90." + dtype + ".d" + std::to_string(width) + ".h" + std::to_string(heads);
+        const std::string both = "q k q:" + dtype + " k:" + dtype;
+        named(both + extents(width, heads) +
+                  " g=1 x=1 measure=1 weight b=2 s=21 t=300 causal=1"
+                  " count=40 keep=40",
+              kernel);
+        named(both + extents(width - 16, heads - 3) +
+                  " g=1 x=1 b=3 query_len key_len s=9 t=500"
+                  " count=300 keep=260 first_keys=4",
+              kernel);
+      }
+  const std::string kernel = "sm90.bf16.d128.h16", e4m3 = "sm90.e4m3.d128.h64";
+  for (const char* words :
+       {"g=2 x=2 b=3 page_table page=16 key_len s=9 t=300 count=20 keep=20 causal=1",
+        "g=1 x=2 b=3 page_table page=256 cache_row key_len s=9 t=700 count=20 keep=20 force_last=2",
+        "g=1 x=2 query_start key_start s=70 t=300 count=20 keep=20 causal=1 last_keys=5",
+        "g=2 x=2 query_start b=1 key_len s=70 t=300 count=20 keep=20 window_left=40 sink_keys=3",
+        "g=1 x=2 b=2 s=9 t=300 count=20 keep=20 block_mask block_keys=8 causal=1",
+        "g=1 x=2 b=2 s=9 t=300 ratio=0.3 count=5 keep=90 causal=1 key_step=4 key_shift=3 "
+        "context_len"})
+    named(std::string("q k q:bf16 k:bf16 d=128 h=32 ") + words, kernel);
+  for (const char* words : {"b=2 s=5 t=300 count=40 keep=40 causal=1",
+                            "b=3 page_table page=64 key_len s=5 t=300 count=40 keep=40"})
+    named(std::string("q k q:e4m3 k:e4m3 k_scale groups=1 d=128 h=64 g=1 x=1 measure=1 weight ") +
+              words,
+          e4m3);
+  named(
+      "q k q:bf16 k:bf16 d=128 h=64 g=1 x=1 measure=1 weight data=1 b=1 s=9 t=700 count=60"
+      " keep=60 causal=1",
+      "sm90.bf16.d128.h64");
+  named(
+      "q k q:bf16 k:bf16 d=64 h=64 g=1 x=1 measure=1 weight data=2 b=1 s=9 t=700 count=600"
+      " keep=600 causal=1",
+      "sm90.bf16.d64.h64");
+  return cases;
+}
+
 std::vector<harness::Case> token_cases() {
   WordCases add(kOp, build_token);
   token_sweeps(add), token_edges(add), token_methods(add);
@@ -193,7 +246,9 @@ std::vector<harness::Case> token_cases() {
       .add("q k b=1 s=2 t=9 h=2 g=1 x=1 reduce=1 measure=1 weight d=4 count=3 keep=3 scale=1",
            "small", true)
       .add("code_q code measure=2 b=1 s=1 t=9 h=2 g=2 x=2 count=3 keep=4", "small", true);
-  return add.cases();
+  std::vector<harness::Case> cases = token_kernels();
+  for (const harness::Case& one : add.cases()) cases.push_back(one);
+  return cases;
 }
 
 const Family kFamily("select_token", token_cases);

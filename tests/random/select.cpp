@@ -167,12 +167,12 @@ void token_scalars(Draw& d) {
   d.set<int64_t>("key_shift", d.one_in(4) ? d.below(9) - 3 : 0);
 }
 
-// The share of a subset's norm is a rounding on each backend, and so are sums of heads.
+// The share of a subset's norm is a rounding on each backend, and so are sums of heads, and
+// products on tensor cores.
 bool token_rounds(const Call& call) {
-  const auto number = [&](const char* field) {
-    return *reinterpret_cast<const int32_t*>(call.params() + call.op->find(field)->offset);
-  };
-  return number("measure") == FOVEA_X_SELECT_SCORE_SUBSET || number("reduce");
+  const auto& p = *reinterpret_cast<const fovea_x_select_token_params*>(call.params());
+  const bool tensor_cores = p.q.data && p.k.dtype == p.q.dtype && p.q.dtype != FOVEA_F32;
+  return p.measure == FOVEA_X_SELECT_SCORE_SUBSET || p.reduce || tensor_cores;
 }
 
 const Rules kToken({"x_select_token"}, {.tensors = token_tensors,

@@ -1,0 +1,668 @@
+// SPDX-License-Identifier: Apache-2.0
+// The lists of rows by a count alone: the largest entries of a row in the order of core/pick.h,
+// ascending.  A cluster of `parts` blocks owns a row, a block of it a run of its entries, in words
+// of 32.  Before Hopper a block owns a row.
+//   few      a pivot that somewhat more than the wanted entries reach, from a sample of the row;
+//            the row is read once, and what reaches the pivot is kept with its place.  Each block
+//            gathers all that its cluster keeps, in registers, and finds the cut by bisection
+//   bins     where that fails (equal entries, samples that mislead, large counts): histograms of
+//            the digits of keys, added up over the cluster.  The row is read at least twice
+//   ranks    entries of the list are bits; those before a word, in the block and in the blocks
+//            before it, are its places
+// A sample and the order in which threads keep entries decide nothing: the cut is that of all
+// entries.
+//
+//   cluster barrier  all blocks of a row: what others read was written
+//   few              after a block's entries are kept
+//   bins             after the bins of each of three digits; after a block's totals
+//   both             at the end of a row
+#pragma once
+#include "core/pick.h"
+#include "cuda/launch.h"
+#include "cuda/tile/order.cuh"
+
+namespace fovea::cuda {
+
+constexpr int kPickThreads = 256, kPickPartsMost = 8;
+constexpr int kPickAhead = 16;                     // loads in flight
+constexpr int kPickKept = 4096;                    // entries that a cluster keeps
+constexpr int kPickFewMost = 2048;                 // wanted entries of a row that is sampled
+constexpr int kPickBins = 2048, kPickNear = 1024;  // entries near a cut of bins
+constexpr uint32_t kPickForced = UINT32_MAX;       // the key of an entry that is taken in any case
+
+// A cluster's blocks, or the only one.
+class PickParts {
+ public:
+  int parts, rank;
+
+  __device__ explicit PickParts(int parts) : parts(parts), rank(blockIdx.x % parts) {}
+  __device__ void sync() const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if (parts > 1) {
+      asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+      asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+      return;
+    }
+#endif
+    __syncthreads();
+  }
+  // to[n] = what stands at from[n] of block[n]; one branch for all, so that no load waits for
+  // another.
+  template <int N>
+  __device__ __forceinline__ void load(uint32_t (&to)[N], const uint32_t* const (&from)[N],
+                                       const int (&block)[N]) const {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    if (parts > 1) {
+#pragma unroll
+      for (int n = 0; n < N; ++n)
+        asm volatile(
+            "{.reg .u32 there; mapa.shared::cluster.u32 there, %1, %2; ld.shared::cluster.u32 %0, "
+            "[there];}"
+            : "=r"(to[n])
+            : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(from[n]))), "r"(block[n])
+            : "memory");
+      return;
+    }
+#endif
+#pragma unroll
+    for (int n = 0; n < N; ++n) to[n] = *from[n];
+  }
+};
+
+struct PickKeptShared {
+  uint32_t key[kPickKept];
+  int at[kPickKept];  // in the block's run
+};
+struct PickBinsShared {
+  uint4 bins[3][kPickBins / 4];
+  uint32_t key[kPickNear];
+  int at[kPickNear];
+};
+struct PickShared {
+  union {
+    PickKeptShared kept;
+    PickBinsShared walk;
+  };
+  uint32_t warp[2][kPickThreads / 32];
+  uint32_t kept_count;
+  int near_count;
+  uint32_t bin, before;  // the cut's bin, and entries above it
+  uint32_t total[2];     // of the block: entries above the cut, and of its key
+  uint32_t words[1];     // taken, then tied
+};
+
+constexpr int64_t pick_shared_bytes(int64_t words) {
+  return static_cast<int64_t>(sizeof(PickShared)) + 8 * words;
+}
+
+// Sums over a block.  Two slots take turns, so each costs one barrier.
+class PickBlock {
+ public:
+  static constexpr int kWarps = kPickThreads / 32;
+
+  __device__ explicit PickBlock(PickShared& shared) : s_(shared), turn_(0) {}
+
+  __device__ uint32_t sum(uint32_t x) {
+    put(__reduce_add_sync(~0u, x));
+    uint32_t all = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) all += s_.warp[turn_][w];
+    turn_ ^= 1;
+    return all;
+  }
+  __device__ uint32_t largest(uint32_t x) {
+    put(__reduce_max_sync(~0u, x));
+    uint32_t all = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) all = max(all, s_.warp[turn_][w]);
+    turn_ ^= 1;
+    return all;
+  }
+  // Sum over the threads before; `total` over all.
+  __device__ uint32_t exclusive(uint32_t x, uint32_t& total) {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    uint32_t sum = x;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const uint32_t other = __shfl_up_sync(~0u, sum, step);
+      if (lane >= step) sum += other;
+    }
+    put(__shfl_sync(~0u, sum, 31));
+    uint32_t before = sum - x;
+    total = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      const uint32_t other = s_.warp[turn_][w];
+      before += w < warp ? other : 0, total += other;
+    }
+    turn_ ^= 1;
+    return before;
+  }
+  // The largest number of the form `prefix`, then bits [last, first], then zeros, that at least
+  // `wanted` of the block's keys reach.
+  template <int N>
+  __device__ uint32_t bisect(const uint32_t (&key)[N], int used, uint32_t wanted, uint32_t prefix,
+                             int first, int last) {
+#pragma unroll 1
+    for (int bit = first; bit >= last; --bit) {
+      const uint32_t tried = prefix | 1u << bit;
+      uint32_t own = 0;
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+        if (j < used) own += key[j] >= tried;
+      if (sum(own) >= wanted) prefix = tried;
+    }
+    return prefix;
+  }
+
+ private:
+  __device__ void put(uint32_t x) {
+    if (threadIdx.x % 32 == 0) s_.warp[turn_][threadIdx.x / 32] = x;
+    __syncthreads();
+  }
+
+  PickShared& s_;
+  int turn_;
+};
+
+// What a row's list is made of: bits of the block's run.
+template <class Source>
+class PickRun {
+  using Row = typename Source::Row;
+  static constexpr int kWarps = PickBlock::kWarps;
+
+ public:
+  const Source& source;
+  const PickParts& cluster;
+  PickShared& s;
+  const Row& row;
+  uint32_t *const taken, *const tied;
+  int first, words;  // the block's run
+
+  __device__ PickRun(const Source& source, const PickParts& cluster, PickShared& s, int all_words,
+                     const Row& row)
+      : source(source),
+        cluster(cluster),
+        s(s),
+        row(row),
+        taken(s.words),
+        tied(s.words + all_words) {
+    const int all = (row.n + 31) / 32, each = (all + cluster.parts - 1) / cluster.parts;
+    first = min(cluster.rank * each, all), words = min(each, all - first);
+  }
+
+  // visit(key[], first word) for so many words of each warp; word n is `kWarps` n on.  Keys past
+  // the end are 0.
+  template <class Visit>
+  __device__ __forceinline__ void each_batch(Visit visit) const {
+    const int lane = threadIdx.x % 32;
+#pragma unroll 1
+    for (int from = threadIdx.x / 32; from < words; from += kPickAhead * kWarps) {
+      // Loads come first and ask nothing: none waits for another.
+      typename Source::Raw raw[kPickAhead];
+      uint32_t key[kPickAhead];
+#pragma unroll
+      for (int n = 0; n < kPickAhead; ++n)
+        raw[n] = source.load(row, min((first + from + n * kWarps) * 32 + lane, row.n - 1));
+#pragma unroll
+      for (int n = 0; n < kPickAhead; ++n) {
+        const int word = from + n * kWarps, i = (first + word) * 32 + lane;
+        const uint32_t own = source.key(row, i, raw[n]);
+        key[n] = word < words && i < row.n ? own : 0u;
+      }
+      visit(key, from);
+    }
+  }
+  // visit(word, place in the run, key), by whole warps.
+  template <class Visit>
+  __device__ __forceinline__ void each_key(Visit visit) const {
+    each_batch([&](const uint32_t(&key)[kPickAhead], int from) {
+#pragma unroll
+      for (int n = 0; n < kPickAhead; ++n) {
+        const int word = from + n * kWarps;
+        if (word < words) visit(word, word * 32 + static_cast<int>(threadIdx.x % 32), key[n]);
+      }
+    });
+  }
+  __device__ void clear() const {
+    for (int i = threadIdx.x; i < words; i += kPickThreads) taken[i] = tied[i] = 0;
+  }
+  // The bit of an entry by the cut's key.
+  __device__ void mark(int at, uint32_t key, uint32_t cut) const {
+    if (key > cut) atomicOr(taken + at / 32, 1u << at % 32);
+    if (key == cut) atomicOr(tied + at / 32, 1u << at % 32);
+  }
+
+  // Entries of the list to their places, of the ties the first `ties`.  In the blocks before are so
+  // many of both; with `ask` they are asked.
+  __device__ void emit(PickBlock& block, uint32_t ties, uint32_t taken_before, uint32_t tied_before,
+                       bool ask) const {
+    const int each = (words + kPickThreads - 1) / kPickThreads;
+    const int begin = min(static_cast<int>(threadIdx.x) * each, words);
+    const int end = min(begin + each, words);
+    uint32_t own_taken = 0, own_tied = 0, all_taken, all_tied;
+    for (int word = begin; word < end; ++word)
+      own_taken += __popc(taken[word]), own_tied += __popc(tied[word]);
+    own_taken = block.exclusive(own_taken, all_taken);
+    own_tied = block.exclusive(own_tied, all_tied);
+    if (ask && cluster.parts > 1) {
+      if (threadIdx.x == 0) s.total[0] = all_taken, s.total[1] = all_tied;
+      cluster.sync();
+      for (int other = 0; other < cluster.rank; ++other) {
+        uint32_t total[2];
+        cluster.load(total, {s.total, s.total + 1}, {other, other});
+        taken_before += total[0], tied_before += total[1];
+      }
+    }
+    uint32_t equal_before = tied_before + own_tied;
+    int64_t place = taken_before + own_taken + min(equal_before, ties);
+    for (int word = begin; word < end; ++word) {
+      const uint32_t equal = tied[word];
+      for (uint32_t left = taken[word] | equal; left; left &= left - 1) {
+        const int bit = __ffs(static_cast<int>(left)) - 1;
+        if (equal >> bit & 1 && equal_before++ >= ties) continue;
+        source.put(row, place++, (first + word) * 32 + bit);
+      }
+    }
+  }
+  // How many there are, and the places that have none.
+  __device__ void finish(uint32_t listed, int64_t wanted) const {
+    if (cluster.rank == 0 && threadIdx.x == 0) source.count(row, wanted);
+    const int64_t begin = listed + cluster.rank * kPickThreads + threadIdx.x;
+    for (int64_t place = begin; place < source.keep; place += cluster.parts * kPickThreads)
+      source.pad(row, place);
+  }
+};
+
+// ---- few
+
+template <class Source>
+class PickFew {
+  static constexpr int kEach = kPickKept / kPickThreads;
+
+ public:
+  __device__ PickFew(const PickRun<Source>& run, PickBlock& block)
+      : run_(run), block_(block), total_(0), before_(0) {}
+
+  // False: nothing is written, and the same in all blocks of the cluster.
+  __device__ bool operator()() {
+    const int64_t wanted = run_.row.wanted > 0 ? run_.row.wanted : 0;
+    const bool all = run_.row.n <= kPickKept;
+    uint32_t pivot = kPickNone + 1;
+    if (!all && (wanted > kPickFewMost || !sample(static_cast<float>(wanted), pivot))) return false;
+    run_.clear();
+    if (threadIdx.x == 0) run_.s.kept_count = 0;
+    __syncthreads();
+    keep(pivot);
+    run_.cluster.sync();
+    if (!gather(all ? 0 : static_cast<int>(wanted))) return false;
+
+    const int used = (total_ + kPickThreads - 1) / kPickThreads;
+    uint32_t top = 0, own = 0;
+#pragma unroll
+    for (int j = 0; j < kEach; ++j)
+      if (j < used) top = max(top, key_[j]), own += key_[j] == kPickForced;
+    top = block_.largest(top);
+    const int64_t forced = top == kPickForced ? block_.sum(own) : 0;
+    int64_t counted = wanted > forced ? wanted : forced;
+    if (counted > total_) counted = total_;
+    const int64_t room = run_.source.keep;
+    const uint32_t listed = static_cast<uint32_t>(counted < room ? counted : room);
+    if (listed) list(used, listed, pivot, top);
+    run_.finish(listed, counted);
+    return true;
+  }
+
+ private:
+  // A number that some more entries than wanted reach, if the sample does not mislead.  False: a
+  // sample would be too small.
+  __device__ bool sample(float wanted, uint32_t& pivot) {
+    if (wanted < 1) wanted = 1;
+    const float n = static_cast<float>(run_.row.n);
+    const int log = 1024 * wanted < 64.f * n ? 12 : 10;
+    const float each = n / static_cast<float>(1 << log), share = wanted / each;
+    const float rank = share + 4.f * sqrtf(share) + 4.f;
+    if (rank * each > 0.9f * kPickKept) return false;
+    const uint32_t reached = static_cast<uint32_t>(rank);
+    pivot = log == 12 ? sample<12>(reached) : sample<10>(reached);
+    pivot = max(pivot, kPickNone + 1);
+    return true;
+  }
+  // What `rank` of 2^Log keys reach, one of each of equal parts of the row.
+  template <int Log>
+  __device__ __forceinline__ uint32_t sample(uint32_t rank) {
+    constexpr int Each = (1 << Log) / kPickThreads;
+    typename Source::Raw raw[Each];
+    int at[Each];
+    uint32_t key[Each];
+#pragma unroll
+    for (int j = 0; j < Each; ++j) {
+      const uint32_t part = threadIdx.x + j * kPickThreads;
+      const uint64_t n = static_cast<uint64_t>(run_.row.n);
+      at[j] = static_cast<int>((part * n + ((part * 2654435761u) * n >> 32)) >> Log);
+      raw[j] = run_.source.load(run_.row, at[j]);
+    }
+#pragma unroll
+    for (int j = 0; j < Each; ++j) key[j] = run_.source.key(run_.row, at[j], raw[j]);
+    return block_.bisect(key, Each, rank, 0u, 31, 14);
+  }
+
+  // Entries that reach the pivot.
+  __device__ void keep(uint32_t pivot) const {
+    const int lane = threadIdx.x % 32;
+    PickShared& s = run_.s;
+    run_.each_batch([&](const uint32_t(&key)[kPickAhead], int from) {
+      int all = 0;
+#pragma unroll
+      for (int n = 0; n < kPickAhead; ++n) all += __popc(__ballot_sync(~0u, key[n] >= pivot));
+      if (!all) return;
+      int to = 0;
+      if (lane == 0) to = static_cast<int>(atomicAdd(&s.kept_count, static_cast<uint32_t>(all)));
+      to = __shfl_sync(~0u, to, 0);
+#pragma unroll
+      for (int n = 0; n < kPickAhead; ++n) {
+        const uint32_t reach = __ballot_sync(~0u, key[n] >= pivot);
+        const int place = to + __popc(reach & ((1u << lane) - 1));
+        if (key[n] >= pivot && place < kPickKept) {
+          s.kept.key[place] = key[n];
+          s.kept.at[place] = (from + n * PickBlock::kWarps) * 32 + lane;
+        }
+        to += __popc(reach);
+      }
+    });
+  }
+
+  // The cluster's kept keys, in the order of blocks; false: there are too many or too few.
+  __device__ bool gather(int least) {
+    const PickParts& cluster = run_.cluster;
+    uint32_t count[kPickPartsMost];
+    const uint32_t* from[kPickPartsMost];
+    int start[kPickPartsMost], blocks[kPickPartsMost];
+#pragma unroll
+    for (int n = 0; n < kPickPartsMost; ++n)
+      from[n] = &run_.s.kept_count, blocks[n] = min(n, cluster.parts - 1);
+    cluster.load(count, from, blocks);
+    bool fits = true;
+#pragma unroll
+    for (int n = 0; n < kPickPartsMost; ++n) {
+      if (n >= cluster.parts) count[n] = 0;
+      start[n] = total_;
+      if (n == cluster.rank) before_ = total_;
+      fits = fits && count[n] <= kPickKept;
+      total_ += static_cast<int>(min(count[n], static_cast<uint32_t>(kPickKept)));
+    }
+    if (!fits || total_ > kPickKept || total_ < least) return false;
+    const uint32_t* of[kEach];
+    int owner[kEach];
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      const int place = min(static_cast<int>(threadIdx.x) + j * kPickThreads, max(total_ - 1, 0));
+      int begin = 0;
+      owner[j] = 0;
+#pragma unroll
+      for (int n = 1; n < kPickPartsMost; ++n)
+        if (n < cluster.parts && place >= start[n]) owner[j] = n, begin = start[n];
+      of[j] = run_.s.kept.key + (place - begin);
+    }
+    cluster.load(key_, of, owner);
+#pragma unroll
+    for (int j = 0; j < kEach; ++j)
+      if (static_cast<int>(threadIdx.x) + j * kPickThreads >= total_) key_[j] = 0;
+    return true;
+  }
+
+  __device__ void list(int used, uint32_t listed, uint32_t pivot, uint32_t top) {
+    const uint32_t apart = pivot ^ top;
+    const int first = 31 - __clz(static_cast<int>(apart));  // -1: they are equal
+    const uint32_t prefix =
+        first < 0 ? top : static_cast<uint32_t>(top >> first >> 1) << first << 1;
+    const uint32_t cut = block_.bisect(key_, used, listed, prefix, first, 0);
+    uint32_t above = 0, above_before = 0, tied_before = 0;
+#pragma unroll
+    for (int j = 0; j < kEach; ++j) {
+      if (j >= used) continue;
+      const bool earlier = static_cast<int>(threadIdx.x) + j * kPickThreads < before_;
+      above += key_[j] > cut;
+      above_before += earlier && key_[j] > cut, tied_before += earlier && key_[j] == cut;
+    }
+    const uint32_t both = block_.sum(above | above_before << 16);
+    if (run_.cluster.parts > 1) tied_before = block_.sum(tied_before);
+    const int own = static_cast<int>(run_.s.kept_count);
+    for (int i = threadIdx.x; i < own; i += kPickThreads)
+      run_.mark(run_.s.kept.at[i], run_.s.kept.key[i], cut);
+    __syncthreads();
+    run_.emit(block_, listed - (both & 0xffff), both >> 16, tied_before, false);
+  }
+
+  const PickRun<Source>& run_;
+  PickBlock& block_;
+  int total_, before_;  // kept by the cluster, and by its blocks before this one
+  uint32_t key_[kEach];
+};
+
+// ---- bins
+
+template <class Source>
+class PickWide {
+  static constexpr int kOwn = kPickBins / kPickThreads;  // bins of a thread, from the largest on
+
+ public:
+  __device__ PickWide(const PickRun<Source>& run, PickBlock& block)
+      : run_(run), s_(run.s), block_(block) {}
+
+  __device__ void operator()() {
+    for (int i = threadIdx.x; i < 3 * kPickBins / 4; i += kPickThreads)
+      s_.walk.bins[0][i] = make_uint4(0, 0, 0, 0);
+    if (threadIdx.x == 0) s_.near_count = 0;
+    run_.clear();
+    __syncthreads();
+    run_.each_key([&](int, int, uint32_t key) {
+      if (key > kPickNone) add(0, key >> 21);
+    });
+    run_.cluster.sync();
+    uint32_t count[kOwn], total;
+    const uint32_t before = block_.exclusive(sum_bins(0, count), total);
+    // The bin of forced entries is the first thread's first.
+    const uint32_t forced = block_.largest(threadIdx.x == 0 ? count[0] : 0);
+    int64_t wanted = run_.row.wanted > forced ? run_.row.wanted : forced;
+    if (wanted > total) wanted = total;
+    const int64_t room = run_.source.keep;
+    const uint32_t listed = static_cast<uint32_t>(wanted < room ? wanted : room);
+    if (listed) {
+      const uint32_t ties = listed == total ? take_all() : take(count, before, listed);
+      run_.emit(block_, ties, 0, 0, true);
+    }
+    run_.finish(listed, wanted);
+  }
+
+ private:
+  __device__ void add(int digit, uint32_t bin) const {
+    atomicAdd(reinterpret_cast<uint32_t*>(s_.walk.bins[digit]) + bin, 1u);
+  }
+  // visit(place in the run, key) for the entries of the cut's first bin.
+  template <class Visit>
+  __device__ __forceinline__ void each_near(uint32_t bin, Visit visit) const {
+    if (s_.near_count <= kPickNear) {
+      for (int i = threadIdx.x; i < s_.near_count; i += kPickThreads)
+        visit(s_.walk.at[i], s_.walk.key[i]);
+    } else {
+      run_.each_key([&](int, int at, uint32_t key) {
+        if (key >> 21 == bin) visit(at, key);
+      });
+    }
+  }
+  // The thread's bins of all blocks, and their sum.
+  __device__ uint32_t sum_bins(int digit, uint32_t (&count)[kOwn]) const {
+    const uint32_t* from[kOwn];
+    int blocks[kOwn];
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      count[i] = 0;
+      from[i] = reinterpret_cast<const uint32_t*>(s_.walk.bins[digit]) + kPickBins - 1 - i -
+                kOwn * static_cast<int>(threadIdx.x);
+    }
+#pragma unroll 1
+    for (int block = 0; block < run_.cluster.parts; ++block) {
+      uint32_t x[kOwn];
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) blocks[i] = block;
+      run_.cluster.load(x, from, blocks);
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) count[i] += x[i];
+    }
+    uint32_t sum = 0;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) sum += count[i];
+    return sum;
+  }
+  // The bin in which the `wanted`-th entry lies, and how many are above that bin.
+  __device__ void find(const uint32_t (&count)[kOwn], uint32_t before, uint32_t wanted) const {
+    uint32_t bin = kPickBins - 1 - kOwn * threadIdx.x;
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i, --bin) {
+      if (before < wanted && wanted <= before + count[i]) s_.bin = bin, s_.before = before;
+      before += count[i];
+    }
+    __syncthreads();
+  }
+
+  // Bits of all entries that there are; no ties.
+  __device__ uint32_t take_all() const {
+    run_.each_key([&](int word, int, uint32_t key) {
+      const uint32_t bits = __ballot_sync(~0u, key > kPickNone);
+      if (threadIdx.x % 32 == 0) run_.taken[word] = bits;
+    });
+    __syncthreads();
+    return 0;
+  }
+  // Bits of the entries above the cut and of those of its key.  Returns how many of these are
+  // taken.
+  __device__ uint32_t take(const uint32_t (&first)[kOwn], uint32_t before, uint32_t wanted) {
+    find(first, before, wanted);
+    const uint32_t bin = s_.bin;
+    uint32_t above = s_.before;
+    collect(bin);
+    __syncthreads();
+    uint32_t prefix = bin;
+#pragma unroll 1
+    for (int digit = 1; digit < 3; ++digit) {
+      const int shift = digit == 1 ? 10 : 0;
+      each_near(bin, [&](int, uint32_t key) {
+        const uint32_t top = digit == 1 ? key >> 21 : key >> 10;
+        if (top == prefix) add(digit, key >> shift & (digit == 1 ? 2047u : 1023u));
+      });
+      run_.cluster.sync();
+      uint32_t count[kOwn], total;
+      const uint32_t at = block_.exclusive(sum_bins(digit, count), total);
+      find(count, at, wanted - above);
+      above += s_.before;
+      prefix = digit == 1 ? prefix << 11 | s_.bin : prefix << 10 | s_.bin;
+    }
+    each_near(bin, [&](int at, uint32_t key) { run_.mark(at, key, prefix); });
+    __syncthreads();
+    return wanted - above;
+  }
+  __device__ void collect(uint32_t bin) const {
+    const int lane = threadIdx.x % 32;
+    run_.each_key([&](int word, int at, uint32_t key) {
+      const uint32_t bits = __ballot_sync(~0u, key >> 21 > bin);
+      const bool here = key >> 21 == bin;
+      const uint32_t near = __ballot_sync(~0u, here);
+      if (lane == 0) run_.taken[word] = bits;
+      if (!near) return;
+      int to = 0;
+      if (lane == 0) to = atomicAdd(&s_.near_count, __popc(near));
+      to = __shfl_sync(~0u, to, 0) + __popc(near & ((1u << lane) - 1));
+      if (here && to < kPickNear) s_.walk.key[to] = key, s_.walk.at[to] = at;
+    });
+  }
+
+  const PickRun<Source>& run_;
+  PickShared& s_;
+  PickBlock& block_;
+};
+
+// Apart, since its registers would cost the usual way some.
+template <class Source>
+__device__ __noinline__ void pick_wide(const Source& source, int parts, PickShared& s, int words,
+                                       typename Source::Row row) {
+  const PickParts cluster(parts);
+  const PickRun<Source> run(source, cluster, s, words, row);
+  PickBlock block(s);
+  __syncthreads();  // the sums of the block before are read
+  PickWide<Source>(run, block)();
+}
+
+// Source has
+//   struct Row { int n; int64_t wanted; ... }
+//   open(w, row)         false: row w has no list
+//   load(row, i)         what memory has of an entry, a Raw
+//   key(row, i, raw)     at most kPickNone: never taken; kPickForced: taken first, and counts
+//   put(row, place, i)   writes an entry
+//   pad(row, place)      a place that has none
+//   count(row, wanted)   how many there would be with room for all
+//   keep                 places of a list
+template <class Source>
+__global__ void __launch_bounds__(kPickThreads, 4)
+    pick_rows_kernel(const __grid_constant__ Source source, int64_t rows, int parts, int words) {
+  extern __shared__ __align__(16) unsigned char s_pick[];
+  PickShared& s = *reinterpret_cast<PickShared*>(s_pick);
+  const PickParts cluster(parts);
+  PickBlock block(s);
+  pdl_wait();
+  pdl_trigger();
+  for (int64_t w = blockIdx.x / parts; w < rows; w += gridDim.x / parts) {
+    typename Source::Row row;
+    if (!source.open(w, row)) continue;
+    const PickRun<Source> run(source, cluster, s, words, row);
+    if (!PickFew<Source>(run, block)()) pick_wide(source, parts, s, words, row);
+    cluster.sync();
+  }
+}
+
+// How the rows of a launch are cut.
+struct PickShape {
+  int parts, words;  // words: of a block's run
+  int64_t shared_bytes;
+
+  PickShape(const DeviceInfo& device, int64_t rows, int64_t longest) : parts(1) {
+    constexpr int64_t kEach = 4096;  // entries of a block, at least
+    const int64_t blocks = int64_t{4} * device.multiprocessors;
+    const int most = device.arch < 90 ? 1 : kPickPartsMost;
+    while (parts < most && rows * 2 * parts <= blocks && longest >= kEach * 2 * parts) parts *= 2;
+    for (cut(longest); parts < most && !fits(device); cut(longest)) parts *= 2;
+  }
+  bool fits(const DeviceInfo& device) const { return shared_bytes <= device.shared_block_bytes; }
+
+ private:
+  void cut(int64_t longest) {
+    words = static_cast<int>(ceil_div(ceil_div(longest, 32), parts));
+    shared_bytes = pick_shared_bytes(words);
+  }
+};
+
+// The lists of rows [0, rows), of at most `longest` entries, as a launch with PDL.
+template <class Source>
+void pick_rows(Context& ctx, const char* op, const Source& source, int64_t rows, int64_t longest) {
+  if (rows <= 0) return;
+  constexpr auto kernel = pick_rows_kernel<Source>;
+  const DeviceInfo& device = device_info(ctx);
+  const PickShape shape(device, rows, longest);
+  allow_shared<kernel>(ctx, op);
+  cudaLaunchAttribute attribute[2]{};
+  attribute[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute[0].val.programmaticStreamSerializationAllowed = 1;
+  attribute[1].id = cudaLaunchAttributeClusterDimension;
+  attribute[1].val.clusterDim.x = static_cast<unsigned>(shape.parts);
+  attribute[1].val.clusterDim.y = attribute[1].val.clusterDim.z = 1;
+  constexpr int64_t kMost = int64_t{1} << 27;
+  const int64_t clusters = rows < kMost ? rows : kMost;
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(clusters * shape.parts), config.blockDim = kPickThreads;
+  config.dynamicSmemBytes = static_cast<size_t>(shape.shared_bytes), config.stream = stream(ctx);
+  config.attrs = attribute;
+  config.numAttrs = device.arch < 90 ? 0 : shape.parts > 1 ? 2 : 1;
+  check(cudaLaunchKernelEx(&config, kernel, source, rows, shape.parts, shape.words), op);
+}
+
+}  // namespace fovea::cuda
