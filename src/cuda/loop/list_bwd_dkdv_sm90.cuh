@@ -319,11 +319,11 @@ class ListKeysConsumer90 {
     for (int n = 0; n < BM / 8; ++n) {
       const float2 of = lse[4 * n];
       int i[2] = {};
-      if constexpr (!All) {
+      if constexpr (!All) {  // braces: nvcc takes a pragma for the statement
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
-          const int at = n * 8 + lane % 4 * 2 + c;
-          i[c] = Shape::Gathered ? step.row[at >> shift] : step.begin + at;
+          const int line = n * 8 + lane % 4 * 2 + c;
+          i[c] = Shape::Gathered ? step.row[line >> shift] : step.begin + line;
         }
       }
 #pragma unroll
