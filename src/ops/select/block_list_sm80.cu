@@ -2,12 +2,13 @@
 // x_select_block's lists from the scores of a chunk (block_sm80.cu), for scope row: reduced where
 // products were not, remapped to key blocks, cut by the rule, written in ascending order.
 // A team is a warp or a block.  It owns the list row of a list head.  Warp w has the entries
-// [w Each 32, (w + 1) Each 32), lane by lane; their keys of core/pick.h lie in shared memory, which
-// only the warp reads, and those that a cut is found among in registers.  An entry past the last
-// one that is eligible or forced has key 0. Cuts are found bit by bit from the top of the key: each
-// step counts the entries, or sums the masses, at or above a trial. Shared memory: Threads Each
-// keys of each team. Barriers: one for each sum of a block, whose parts alternate between two
-// arrays.
+// [w Each 32, (w + 1) Each 32), lane by lane.
+// A cut is found bit by bit from the top of the key of core/pick.h: each step counts the entries,
+// or sums the masses, at or above a trial.
+//   registers      the keys that a cut is found among
+//   shared memory  Threads Each keys of each team; a warp reads its own alone.  An entry past the
+//                  last one that is eligible or forced has none
+//   barriers       one for each sum of a block, whose parts alternate between two arrays
 #include "cuda/launch.h"
 #include "cuda/tile/order.cuh"
 #include "ops/select/block_sm80.cuh"
