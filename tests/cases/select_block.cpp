@@ -391,8 +391,8 @@ void kernels(SelectCases& add) {
           " count=4 keep=4 row:f32 column:bf16",
           "sm80.bf16.ring.m64")
       .kernel(
-          "row column b=2 n=65 u=129 h=3 g=3 x=3 d=100 count=9 keep=9 row:f32 column:f32"
-          " data=1 normalise=1 causal=1 block_rows=128 block_keys=128",
+          "row column b=2 n=65 u=129 h=3 g=3 x=3 d=100 count=9 keep=9 row:bf16 column:f32"
+          " causal=1 block_rows=128 block_keys=128",
           "sm80.bf16.parts.m64")
       .kernel(
           "row column column_low measure=1 b=2 n=1 u=129 h=4 g=2 x=4 d=100 count=9 keep=9"

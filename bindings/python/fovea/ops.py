@@ -91,7 +91,7 @@ def attention_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=N
       sm_80 and later  f16 or bf16, k and v as q; d and e multiples of 8 up to 256; rows of q, k, v,
                        o contiguous and 16-byte aligned; no q_value, no cos
                        or k and v both e4m3 or e5m2, or both i8, with one scale a row or none, and
-                       widths that are multiples of 16.  There an infinite code counts as NaN
+                       widths that are multiples of 16; products of codes are in f16
       Hopper's own     sm_90, no codes, bias, alibi, mask, query_position or key_position; softcap
                        without head_window, local_chunk, sink_keys, context_len, key_step and
                        key_shift; pages of 16 tokens or more, without softcap and key_first

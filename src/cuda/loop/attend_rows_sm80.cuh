@@ -135,7 +135,7 @@ class RowsRing {
       rows(found(places[0]), found(places[1]));
     else
       rows(gathered(k, places[0]), gathered(v, places[1]));
-    if constexpr (kCodes)
+    if constexpr (kCodes) {  // braces: nvcc takes a pragma for the statement
 #pragma unroll
       for (int n = 0; n < kFinds; ++n)
         if (const View<4>& scale = scale_of(value(n)))
@@ -143,6 +143,7 @@ class RowsRing {
                            shared_address(&scales[stage][value(n)][row()])),
                        "l"(factor[n] ? factor[n] : scale.as()), "r"(factor[n] ? 4 : 0)
                        : "memory");
+    }
     if (value(0)) return;
     if (threadIdx.x % 32 == 0)
       missing[stage][threadIdx.x / 32] = some ? gone[slot][threadIdx.x / 32] : 0;

@@ -86,7 +86,7 @@ struct CodeOperands {
     a[half] = x.x, a[half + 2] = x.y;
   }
   __device__ static void ready(uint32_t (&q)[D / 16][4], float (&unit)[2]) {
-    if constexpr (scaled_q)
+    if constexpr (scaled_q) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float most = 0.f;
@@ -97,6 +97,7 @@ struct CodeOperands {
         const float by = __int_as_float((254 - exponent) << 23);
         each_word(q, half, [&](uint32_t& w) { w = pack<FOVEA_F16>(low(w) * by, high(w) * by); });
       }
+    }
   }
   __device__ __forceinline__ void scores(float (*x)[4], const uint32_t (&q)[D / 16][4],
                                          uint32_t at) const {

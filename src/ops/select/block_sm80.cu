@@ -604,6 +604,9 @@ Text refuse_call(const Context& ctx, const SelectBlock& a) {
   if (a.wide()) return reason("scope", a.scope, "0 (row)");
   if (a.normalise == FOVEA_X_SELECT_NORMALISE_WEIGHTED) return reason_given("column_weight");
   if (a.reduce_raw && a.normalise) return reason("reduce_raw", 1, "0 with normalise");
+  // Sums of tensor cores are cut off, not rounded: more than f32's own error.
+  if (a.row_dtype == FOVEA_F32 && a.column_dtype == FOVEA_F32)
+    return "row and column are f32, wanted 16 bits in one of them";
   if (a.y > kListBlocksMost)
     return reason("y", a.y, "key blocks up to " + Text::number(kListBlocksMost));
   if (a.sequences.capacity > kSelectMost)
