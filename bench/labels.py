@@ -69,7 +69,7 @@ TOKENS = (  # of a case's name, in the order in which a label says them
     (r"Jensen-Shannon|pool|indexer|gather", "{0}"),
     (r"d(\d+)", "D{1}"),
     (r"causal|full", "{0}"),
-    (r"[a-z]+attention|[a-z]*moba|[a-z]*attn|quest|msa|dsa|nsa|blasst|streamingllm", "{0}"),
+    (r"[a-z]+attention|[a-z]*moba|[a-z]*attn|quest|msa|dsa|nsa|blasst|streamingllm|minference", "{0}"),
     (r"blocks(\d+)x(\d+)", "blocks of {1} x {2}"),
     (r"block(\d+)", "blocks of {1}"),
     (r"(\d+)x(\d+)", "kernel {1} x {2}"),
@@ -90,7 +90,7 @@ TOKENS = (  # of a case's name, in the order in which a label says them
     (r"page(\d+)", "pages of {1}"),
     (r"lengths", "lengths given"),
     (r"quantising", "with quantisation"),
-    (r"f32|f16|e4m3", "{0}"),
+    (r"f32|f16|e4m3|i8", "{0}"),
     (r"skewed", "lengths 1 to 8k"),
 )
 
