@@ -81,7 +81,9 @@ class Data {
 
 struct Host {
   explicit Host(int32_t threads = 0) : ctx(FOVEA_HOST) {
-    if (threads) EXPECT_EQ(fovea_context_set_threads(ctx, threads), FOVEA_OK);
+    if (threads) {
+      EXPECT_EQ(fovea_context_set_threads(ctx, threads), FOVEA_OK);
+    }
   }
   harness::Context ctx;
 };
