@@ -3,6 +3,7 @@
 // and the scores of a chunk of list rows between them.
 #pragma once
 #include "cuda/block/stage.cuh"
+#include "cuda/launch.h"
 #include "ops/select/block.h"
 
 namespace fovea::cuda {
@@ -99,8 +100,27 @@ __device__ __forceinline__ bool find_row(const SelectBlock& a, int64_t batch, in
   return true;
 }
 
-// Lists of the chunk from its scores.
+// Which instance runs, and in what chunks.
+struct ProductPlan {
+  SelectProduct x;
+  Slot<float> score;
+  Slot<float2> stat;
+  int64_t batches, rows, shared_bytes;
+  int64_t heads;  // query heads of a column head
+  int dtype, fragments;
+  bool ring, held;
+
+  int64_t tile_rows() const { return fragments == 1 ? 16 : 64; }
+  int64_t row_tiles(int64_t list_rows) const { return ceil_div(list_rows * heads, tile_rows()); }
+};
+
+// Products of the chunk in f16.
+void run_products_f16(Context& ctx, const ProductPlan& plan, const SelectProduct& x,
+                      const SelectChunk& chunk);
+
+// Lists of the chunk from its scores; of more key blocks than a warp has.
 void run_lists(Context& ctx, const SelectProduct& x, const SelectChunk& chunk);
+void run_wide_lists(Context& ctx, const SelectProduct& x, const SelectChunk& chunk);
 
 // Key blocks that a list row may have in run_lists().
 constexpr int64_t kListBlocksMost = 32768;
