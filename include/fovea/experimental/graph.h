@@ -18,8 +18,9 @@
  *  not expanded yet is expanded, until all are.  Expanding a key scans those of its neighbours that
  *  no step has scanned.  The result is the best w.
  *  Pruning of candidates for key x to m: they are taken in the order of <x, y>, without x itself
- *  and scores of -inf.  y is passed over where a z taken before lies nearer to it than x does:
- *  <z, z> - 2 <y, z> < <x, x> - 2 <x, y>.  With fewer than m taken, the first passed over fill up.
+ *  and scores of -inf.  y is passed over where a z taken before lies nearer to it than x does.
+ *  That is where <z, z> - 2 <y, z> < <x, x> - 2 <x, y>.  With fewer than m taken, the first passed
+ *  over fill up.
  *
  *  Extents of its own:
  *    degree = 4: slots for the neighbours of a key */
@@ -62,7 +63,7 @@ typedef struct fovea_x_graph_append_params {
   fovea_tensor query_len;       /**< [in, optional] (b) i32: training rows in use; needs q */
   fovea_tensor key_len;         /**< [in, optional] (b) i32: keys in use; absent: t */
   fovea_tensor old_len;         /**< [in, optional] (b) i32: keys that the graph has; absent: 0 */
-  fovea_tensor neighbour;       /**< [inout] (b, g, t, degree) i32: degree is at least kept + added */
+  fovea_tensor neighbour;       /**< [inout] (b, g, t, degree) i32: degree >= kept + added */
   fovea_tensor neighbour_count; /**< [inout] (b, g, t) i32 */
   fovea_tensor entry;           /**< [inout] (b, g) i32 */
   int64_t nearest;              /**< best keys of a training query; needs q; 0: 100 */

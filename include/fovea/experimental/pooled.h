@@ -44,9 +44,9 @@ extern "C" {
  *  With subset, BOX reads the columns R of a key head with the largest sum of |q_c| over its query
  *  heads, of equals the first.  One sign serves them all: where the sum of their q_c is > 0 the
  *  bound is the largest, else the smallest of the block.  A query's score is select_scale times
- *  sum over R of q_c bound / sqrt(share), share being how much of its sum of |q_c| R holds; 0 where
- *  share is.  select_scale 0 is then 1 / sqrt(d).  Keys are finite.  A softmax counts each block
- *  once, the last one too, where the paper's code counts its keys.
+ *  sum over R of q_c bound / sqrt(share).  share is how much of its sum of |q_c| R holds; where it
+ *  is 0 the score is 0.  select_scale 0 is then 1 / sqrt(d).  Keys are finite.  A softmax counts
+ *  each block once, the last one too, where the paper's code counts its keys.
  *
  *  Selection is x_select_block's and the lists are its.  Row block R holds the rows [R block_rows,
  *  (R + 1) block_rows) of a sequence, key block c its keys [c block_keys, (c + 1) block_keys).

@@ -99,9 +99,9 @@ typedef enum fovea_x_select_scope {
  *  key_len and key_start key_max keys (0: u block_keys).
  *
  *  Limits: d is 1 .. 576.  Every valid call has a kernel on both backends.  A score is exact to f32
- *  rounding: a chain of f32 fused multiply-adds over the columns from 0, or on CUDA, with scope row,
- *  sums of tensor cores.  Workspace: 64 MiB at most for scope row and at least one list row of
- *  scores; b x n y scores for the others.
+ *  rounding: a chain of f32 fused multiply-adds over the columns from 0.  On CUDA, with scope row,
+ *  it is a sum of tensor cores, or, of f32 alone, the chain.  Workspace: 64 MiB at most for scope
+ *  row and at least one list row of scores; b x n y scores for the others.
  *  Sources: Quest (2406.10774), NSA (2502.11089), MoBA (2502.13189), XAttention (2503.16428),
  *  SpargeAttention (2502.18137), SeerAttention (2410.13276). */
 typedef struct fovea_x_select_block_params {

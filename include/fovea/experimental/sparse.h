@@ -173,9 +173,10 @@ FOVEA_API fovea_status fovea_x_sparse_forward(fovea_context* ctx,
  *
  *  Limits: d and e are 1 .. 576, no paged keys.  Every valid call has a kernel on the host and a
  *  portable one on CUDA.  Without a field of this header the limits are attention_backward's.
- *  Hopper's tensor cores ask for what attention_backward asks for there, d and e of at most 128, no
- *  softcap, an index, and beside it only index_count.  Blocks are a multiple of 64 keys, and 64 or
- *  128 rows; or one row, where all heads of a key head share a list and their number divides 64. */
+ *  Hopper's tensor cores ask for what attention_backward asks for there, d and e of at most 128,
+ *  and no softcap.  They take an index, and beside it only index_count.  Blocks are multiples of 64
+ *  keys, and of 64 rows or of one.  With one row, all heads of a key head share a list, and their
+ *  number divides 64. */
 typedef struct fovea_x_sparse_backward_params {
   size_t struct_size;       /**< sizeof(fovea_x_sparse_backward_params) */
   fovea_tensor q;           /**< [in] (b, s, h, d) f32 f16 bf16 */

@@ -156,8 +156,8 @@ typedef enum fovea_x_probe_reduce {
  * with all u key blocks, which are the sequence's own.  The other outputs are written in every
  * element, lse as far as there are rows.
  *
- *  Limits: d is 1 .. 576.  On Hopper tensor cores serve f16 and bf16 where d is a multiple of 8, k
- *  has no pages and key blocks have a power of two of keys or groups.  f32 FMA serves the rest.
+ *  Limits: d is 1 .. 576.  On Hopper tensor cores serve f16 and bf16 where d is a multiple of 8 and
+ *  k has no pages.  Key blocks have a power of two of keys or groups.  f32 FMA serves the rest.
  *  Sources: H2O (2306.14048), MInference (2407.02490), SampleAttention (2406.15486), FlexPrefill
  *  (2502.20766), XAttention (2503.16428). */
 typedef struct fovea_x_probe_forward_params {

@@ -509,9 +509,10 @@ op! {
     ///
     /// Limits: d and e are 1 .. 576, no paged keys.  Every valid call has a kernel on the host and a
     /// portable one on CUDA.  Without a field of this header the limits are attention_backward's.
-    /// Hopper's tensor cores ask for what attention_backward asks for there, d and e of at most 128, no
-    /// softcap, an index, and beside it only index_count.  Blocks are a multiple of 64 keys, and 64 or
-    /// 128 rows; or one row, where all heads of a key head share a list and their number divides 64.
+    /// Hopper's tensor cores ask for what attention_backward asks for there, d and e of at most 128,
+    /// and no softcap.  They take an index, and beside it only index_count.  Blocks are multiples of 64
+    /// keys, and of 64 rows or of one.  With one row, all heads of a key head share a list, and their
+    /// number divides 64.
     /// ```
     XSparseBackward(x_sparse_backward: fovea_x_sparse_backward_params, fovea_x_sparse_backward, fovea_x_sparse_backward_workspace)
     new {
@@ -577,9 +578,9 @@ op! {
     /// key_len and key_start key_max keys (0: u block_keys).
     ///
     /// Limits: d is 1 .. 576.  Every valid call has a kernel on both backends.  A score is exact to f32
-    /// rounding: a chain of f32 fused multiply-adds over the columns from 0, or on CUDA, with scope row,
-    /// sums of tensor cores.  Workspace: 64 MiB at most for scope row and at least one list row of
-    /// scores; b x n y scores for the others.
+    /// rounding: a chain of f32 fused multiply-adds over the columns from 0.  On CUDA, with scope row,
+    /// it is a sum of tensor cores, or, of f32 alone, the chain.  Workspace: 64 MiB at most for scope
+    /// row and at least one list row of scores; b x n y scores for the others.
     /// Sources: Quest (2406.10774), NSA (2502.11089), MoBA (2502.13189), XAttention (2503.16428),
     /// SpargeAttention (2502.18137), SeerAttention (2410.13276).
     /// ```
@@ -745,8 +746,8 @@ op! {
     /// with all u key blocks, which are the sequence's own.  The other outputs are written in every
     /// element, lse as far as there are rows.
     ///
-    /// Limits: d is 1 .. 576.  On Hopper tensor cores serve f16 and bf16 where d is a multiple of 8, k
-    /// has no pages and key blocks have a power of two of keys or groups.  f32 FMA serves the rest.
+    /// Limits: d is 1 .. 576.  On Hopper tensor cores serve f16 and bf16 where d is a multiple of 8 and
+    /// k has no pages.  Key blocks have a power of two of keys or groups.  f32 FMA serves the rest.
     /// Sources: H2O (2306.14048), MInference (2407.02490), SampleAttention (2406.15486), FlexPrefill
     /// (2502.20766), XAttention (2503.16428).
     /// ```
@@ -1228,9 +1229,9 @@ op! {
     /// With subset, BOX reads the columns R of a key head with the largest sum of |q_c| over its query
     /// heads, of equals the first.  One sign serves them all: where the sum of their q_c is > 0 the
     /// bound is the largest, else the smallest of the block.  A query's score is select_scale times
-    /// sum over R of q_c bound / sqrt(share), share being how much of its sum of |q_c| R holds; 0 where
-    /// share is.  select_scale 0 is then 1 / sqrt(d).  Keys are finite.  A softmax counts each block
-    /// once, the last one too, where the paper's code counts its keys.
+    /// sum over R of q_c bound / sqrt(share).  share is how much of its sum of |q_c| R holds; where it
+    /// is 0 the score is 0.  select_scale 0 is then 1 / sqrt(d).  Keys are finite.  A softmax counts
+    /// each block once, the last one too, where the paper's code counts its keys.
     ///
     /// Selection is x_select_block's and the lists are its.  Row block R holds the rows [R block_rows,
     /// (R + 1) block_rows) of a sequence, key block c its keys [c block_keys, (c + 1) block_keys).
@@ -1722,7 +1723,7 @@ op! {
     XGraphAppend(x_graph_append: fovea_x_graph_append_params, fovea_x_graph_append, fovea_x_graph_append_workspace)
     new {
         k set_k: in, "`(b, t, g, d)` f32 f16 bf16: the keys, old ones too";
-        neighbour set_neighbour: out, "`(b, g, t, degree)` i32: degree is at least kept + added";
+        neighbour set_neighbour: out, r"`(b, g, t, degree)` i32: degree \>= kept + added";
         neighbour_count set_neighbour_count: out, "`(b, g, t)` i32";
         entry set_entry: out, "`(b, g)` i32";
     }
