@@ -101,8 +101,9 @@ bool counts(Filler& f, const Tensor& x) {
 
 // A rounding may decide what is taken: products, scores that are normalised, sums of masses.
 bool rounds(const Call& call) {
-  for (const Tensor& x : call.tensors)
-    if (x.field->name == "row") return true;
+  const auto& p = *reinterpret_cast<const fovea_x_select_block_params*>(call.params());
+  const bool exact = p.row.dtype == FOVEA_F32 && p.column.dtype == FOVEA_F32;
+  if (p.row.data && !exact) return true;
   for (const char* field : {"normalise", "reduce"})
     if (*reinterpret_cast<const int32_t*>(call.params() + call.op->find(field)->offset))
       return true;
