@@ -71,18 +71,6 @@ void unite(const SparseAttend& call, int64_t splits, Rows& rows) {
   rows.lists = lists, rows.step *= lists;
 }
 
-// List rows of one row and one head, whose blocks are large.  A row tile of them walks the union of
-// their lists, at worst all keys.  Gathered one by one a row's keys cost 64 times as much each:
-// they fill a sixteenth of a tile, at a quarter of the rate.
-bool united(const SparseAttend& call, int64_t splits) {
-  const SparseList& list = call.list;
-  const Sequences& q = call.attend.sequences;
-  const int64_t tiles = list.block_keys / kUnitedKeys;
-  return list.block_rows == 1 && list.block_keys % kUnitedKeys == 0 && !(tiles & (tiles - 1)) &&
-         list.keep <= 255 && !list.first_keys && !call.packed() && !q.page && splits <= 1 &&
-         q.query_max >= 64 && ceil_div(q.key_max, list.block_keys) <= 64 * list.keep;
-}
-
 // How the lists are cut: tiles of `keys` keys, each of boxes of `box` keys.
 struct Keys {
   const SparseInstance90* instance;
@@ -96,6 +84,20 @@ Keys keys_of_union(const Attend& a) {
         row.keys == kUnitedKeys)
       return {&row, kUnitedKeys, kUnitedKeys, false};
   return {};
+}
+
+// List rows of one row and one head, whose blocks are large.  A row tile of them walks the union of
+// their lists, at worst all keys.  Gathered one by one a row's keys cost 64 times as much each:
+// they fill a sixteenth of a tile, at a quarter of the rate.
+bool united(const SparseAttend& call) {
+  const Attend& a = call.attend;
+  const SparseList& list = call.list;
+  const Sequences& q = a.sequences;
+  const int64_t tiles = list.block_keys / kUnitedKeys;
+  return list.block_rows == 1 && list.block_keys % kUnitedKeys == 0 && !(tiles & (tiles - 1)) &&
+         list.keep <= 255 && !list.first_keys && !call.packed() && !q.page && a.splits <= 1 &&
+         q.query_max >= 64 && ceil_div(q.key_max, list.block_keys) <= 64 * list.keep &&
+         rows_of(call).heads == 1 && keys_of_union(a).instance;
 }
 
 Keys keys_of(const SparseAttend& call, int64_t rows, bool split) {
@@ -135,7 +137,7 @@ Text refuses_list(const SparseAttend& call) {
   if (!list.index) return "index is absent, wanted one";
   if (list.block_keys % 64 && 64 % list.block_keys)
     return reason("block_keys", list.block_keys, "16, 32, or a multiple of 64");
-  if (list.block_keys > kMostBlock && !united(call, call.attend.splits))
+  if (list.block_keys > kMostBlock && !united(call))
     return reason("block_keys", list.block_keys, "at most " + Text::number(kMostBlock));
   if (list.block_keys < kLeastBlock)
     return reason("block_keys", list.block_keys, "at least " + Text::number(kLeastBlock));
@@ -206,10 +208,8 @@ Text offer(const Context& ctx, const SparseAttend& call, Plan& plan) {
   if (Text why = refuses(ctx, call); !why.empty()) return why;
   const Attend& a = call.attend;
   Rows rows = rows_of(call);
-  const bool many = rows.heads == 1 && united(call, a.splits) && keys_of_union(a).instance;
+  const bool many = united(call);
   if (many) rows = {1, kUnitedRows, kUnitedRows};
-  if (call.list.block_keys > kMostBlock && !many)
-    return reason("block_keys", call.list.block_keys, "at most " + Text::number(kMostBlock));
   if (!rows.rows)
     return reason("block_rows", call.list.block_rows,
                   "a multiple of 64, or at most 128 rows of "
