@@ -23,6 +23,7 @@
 #pragma once
 #include <cfloat>
 
+#include "cuda/block/softmax.cuh"
 #include "cuda/launch.h"
 #include "cuda/tile/copy.cuh"
 #include "cuda/tile/mma_sm80.cuh"
@@ -34,13 +35,7 @@ namespace {
 
 constexpr char kOp[] = "x_select_block";
 constexpr int kThreads = 128, kTileColumns = 64, kStages = 3;
-constexpr float kLog2e = 1.4426950408889634f, kLargest = 3e38f;
-
-__device__ __forceinline__ float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
+constexpr float kLargest = 3e38f;
 
 // How warps share a tile: M fragments of 16 rows and N of 8 columns each.
 template <int Fragments>
@@ -397,7 +392,7 @@ class Products {
   }
 
   __device__ void gather(const float (&acc)[M][N][4]) {
-    const float unit = a_.scale * kLog2e;
+    const float unit = a_.scale * kLog2E;
 #pragma unroll
     for (int r = 0; r < 2 * M; ++r) {
       const int i = r / 2, half = r % 2;
@@ -455,7 +450,7 @@ class Products {
   template <bool Softmax>
   __device__ __forceinline__ void put(const float (&acc)[M][N][4], int from, int end,
                                       int column) const {
-    const float unit = a_.scale * kLog2e;
+    const float unit = a_.scale * kLog2E;
     const bool reduced = x_.reduced;
 #pragma unroll
     for (int i = 0; i < M; ++i)
