@@ -15,6 +15,7 @@
 #include "core/attend.h"
 #include "cuda/loop/row_tile.cuh"
 #include "cuda/tile/codes_sm80.cuh"
+#include "cuda/tile/convert.cuh"
 
 namespace fovea::cuda {
 
@@ -90,12 +91,17 @@ struct CodeOperands {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float most = 0.f;
-        each_word(q, half,
-                  [&](uint32_t& w) { most = fmaxf(most, fmaxf(fabsf(low(w)), fabsf(high(w)))); });
+        each_word(q, half, [&](uint32_t& w) {
+          const float2 x = pair_of<FOVEA_BF16>(w);
+          most = fmaxf(most, fmaxf(fabsf(x.x), fabsf(x.y)));
+        });
         const int exponent = min(max(__float_as_int(quad_max(most)) >> 23, 1), 253);
         unit[half] = __int_as_float(exponent << 23);
         const float by = __int_as_float((254 - exponent) << 23);
-        each_word(q, half, [&](uint32_t& w) { w = pack<FOVEA_F16>(low(w) * by, high(w) * by); });
+        each_word(q, half, [&](uint32_t& w) {
+          const float2 x = pair_of<FOVEA_BF16>(w);
+          w = pack<FOVEA_F16>(x.x * by, x.y * by);
+        });
       }
     }
   }
@@ -134,13 +140,6 @@ struct CodeOperands {
   }
 
  private:
-  // Two numbers of bf16.
-  __device__ static float low(uint32_t w) {
-    return __uint_as_float(w << 16);
-  }
-  __device__ static float high(uint32_t w) {
-    return __uint_as_float(w & 0xffff0000u);
-  }
   // Calls f for the lane's words of the row `half`.
   template <class F>
   __device__ __forceinline__ static void each_word(uint32_t (&q)[D / 16][4], int half, F f) {
