@@ -10,6 +10,7 @@
 
 #include "core/pieces.h"
 #include "core/reasons.h"
+#include "cuda/block/reduce.cuh"
 #include "cuda/launch.h"
 #include "cuda/loop/hopper.h"
 #include "cuda/loop/row_tile.cuh"
@@ -22,15 +23,6 @@ namespace {
 constexpr char kOp[] = "x_probe_forward";
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 constexpr int64_t kPartBytes = 256 << 20;
-
-__device__ __forceinline__ float warp_max(float x) {
-  for (int away = 16; away; away /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, away));
-  return x;
-}
-__device__ __forceinline__ float warp_sum(float x) {
-  for (int away = 16; away; away /= 2) x += __shfl_xor_sync(~0u, x, away);
-  return x;
-}
 
 // A warp makes the lse of a row.
 __global__ void __launch_bounds__(kThreads)
@@ -49,11 +41,11 @@ __global__ void __launch_bounds__(kThreads)
     const auto value = [&](int J) { return w.part_there(s, i, J) ? part[J] : kNegativeInfinity; };
     float most = kNegativeInfinity;
     for (int J = lane; J < parts; J += 32) most = fmaxf(most, value(J));
-    most = warp_max(most);
+    most = lanes_max<32>(most);
     const float base = most == kNegativeInfinity ? 0.f : most;
     float sum = 0;
     for (int J = lane; J < parts; J += 32) sum += exp2_fast(value(J) - base);
-    sum = warp_sum(sum);
+    sum = lanes_sum<32>(sum);
     if (lane) continue;
     const float lse = sum == 0 ? kNegativeInfinity : base + log2f(sum);
     w.lse[int64_t{head} * w.rows_most + i] = lse;
