@@ -48,7 +48,7 @@ Combine shared(const char* op, const P& p, const fovea_tensor& y) {
 Plan plan(const Context& ctx, const fovea_x_combine_forward_params& p) {
   constexpr char op[] = "x_combine_forward";
   return choose(op, ctx, shared(op, p, p.y), combine_forward_host,
-                FOVEA_CUDA_KERNELS(combine_forward_simt));
+                FOVEA_CUDA_KERNELS(combine_forward_rows, combine_forward_simt));
 }
 
 Plan plan(const Context& ctx, const fovea_x_combine_backward_params& p) {

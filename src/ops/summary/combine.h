@@ -211,7 +211,7 @@ FOVEA_HD bool compare_better(float x, float best, bool any) {
 extern const Kernel<Compare> compare_forward_host;
 
 // CUDA builds only.
-extern const Kernel<Combine> combine_forward_simt, combine_backward_simt;
+extern const Kernel<Combine> combine_forward_rows, combine_forward_simt, combine_backward_simt;
 extern const Kernel<Compare> compare_forward_simt;
 
 }  // namespace fovea
