@@ -229,7 +229,7 @@ void enqueue_forward(Context& ctx, const PoolCall& a) {
   else
     launch<pool_columns_kernel>(ctx, op, work, kThreads, 0, a, static_cast<PoolMark*>(nullptr),
                                 work);
-  if (a.similar || a.dissimilar) launch<pool_similar_kernel>(ctx, op, work, kThreads, 0, a, work);
+  if (a.similar || a.dissimilar) pool_similar(ctx, a);
 }
 
 void enqueue_backward(Context& ctx, const BackwardCall& call) {
@@ -254,6 +254,12 @@ void enqueue_backward(Context& ctx, const BackwardCall& call) {
 }
 
 }  // namespace
+
+void pool_similar(Context& ctx, const PoolCall& a) {
+  const int64_t work = a.sequences.count * a.blocks_most * a.h;
+  launch<pool_similar_kernel>(ctx, "x_pool_forward", work, kThreads, 0, a, work);
+}
+
 }  // namespace cuda
 
 extern const Kernel<PoolCall> pool_forward_simt = {

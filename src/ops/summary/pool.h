@@ -66,6 +66,14 @@ FOVEA_HD PoolBlock pool_block(const PoolCall& a, const Sequence& q, int64_t r, i
   return at;
 }
 
+// Blocks of a sequence, of one size, that are to be made: with old_len those of new tokens.
+FOVEA_HD Interval pool_left(const PoolCall& a, const Sequence& q, int64_t r) {
+  const int64_t blocks = pool_blocks(a, q, r), old = a.old_len ? a.old_len[r] : 0;
+  if (!a.old_len || old < a.block) return {0, old < q.keys ? blocks : 0};
+  const int64_t first = (old - a.block) / a.step + 1;
+  return {first, old < q.keys && first < blocks ? blocks : first};
+}
+
 // The blocks [first, last) that read column `c` of token i; of one head.
 struct PoolReaders {
   int64_t first, last;
@@ -425,7 +433,11 @@ extern const Kernel<PoolCall> pool_forward_host;
 extern const Kernel<PoolBackward> pool_backward_host;
 
 // CUDA builds only.
-extern const Kernel<PoolCall> pool_forward_simt;
+extern const Kernel<PoolCall> pool_forward_rows, pool_forward_simt;
 extern const Kernel<PoolBackward> pool_backward_simt;
+namespace cuda {
+// Fills similar and dissimilar.
+void pool_similar(Context& ctx, const PoolCall& a);
+}  // namespace cuda
 
 }  // namespace fovea

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+// x_pool_forward of max, min, mean and sum, where rows of x are pieces of 16 bytes:
+//   y[c] = summary of the tokens of block c, in each column by itself
+// A team owns a block of tokens of one head: a warp, or eight where blocks have many tokens.  A
+// lane owns a piece and every n-th token.  Lanes join by shuffles, then warps through shared
+// memory, each in a fixed order. Thread blocks share the blocks that old_len leaves of a sequence.
+// A step of decode makes few. Barriers, both of the whole thread block, with teams of eight warps:
+//   joined   after each warp's states are written; waits: warp 0, which joins them
+//   read     after warp 0 has read them; waits: every warp, before its next block
+#include "core/chunk.h"
+#include "core/dtype.h"
+#include "core/reasons.h"
+#include "cuda/launch.h"
+#include "cuda/tile/convert.cuh"
+#include "cuda/tile/order.cuh"
+#include "ops/summary/pool.h"
+
+namespace fovea {
+namespace cuda {
+namespace {
+
+constexpr int kThreads = 256, kWarps = kThreads / 32;
+constexpr int kAhead = 4;            // tokens that a lane has in flight
+constexpr int64_t kManyTokens = 64;  // of a block that eight warps share
+constexpr char kOp[] = "x_pool_forward";
+
+// What a lane knows of the columns of its piece.
+template <int Each>
+struct PieceState {
+  float high[Each], low[Each], sum[Each];
+  int count;
+
+  __device__ void clear() {
+#pragma unroll
+    for (int e = 0; e < Each; ++e) high[e] = -INFINITY, low[e] = INFINITY, sum[e] = 0;
+    count = 0;
+  }
+  // NaN is above and below all.
+  __device__ void join(int e, float more_high, float more_low, float more_sum) {
+    high[e] = more_high > high[e] || more_high != more_high ? more_high : high[e];
+    low[e] = more_low < low[e] || more_low != more_low ? more_low : low[e];
+    sum[e] += more_sum;
+  }
+};
+
+template <class T, int Team>
+class PoolTeam {
+  static constexpr int kEach = 16 / static_cast<int>(sizeof(T));
+  using Piece = Chunk<T, kEach>;
+  using State = PieceState<kEach>;
+
+ public:
+  struct Shared {
+    float part[Team == 1 ? 1 : kWarps][3 * kEach][32];
+    int count[kWarps][32];
+  };
+
+  // across: lanes side by side over the pieces of a row.
+  __device__ PoolTeam(const PoolCall& a, Shared& shared, int across)
+      : a_(a),
+        s_(shared),
+        warp_(threadIdx.x / 32),
+        lane_(threadIdx.x % 32),
+        across_(across),
+        stripes_(32 / across * Team),
+        stripe_(warp_ % Team * (32 / across) + lane_ / across) {}
+
+  // Block `block` of a head.
+  __device__ void run(const Sequence& q, int64_t r, int64_t block, int64_t head) {
+    const PoolBlock at = pool_block(a_, q, r, head, block);
+    const int64_t pieces = a_.d / kEach;
+    for (int64_t first = 0; first < pieces; first += across_) {
+      const int64_t piece = first + lane_ % across_;
+      state_.clear();
+      if (piece < pieces) add_tokens(q, at, a_.x_head(head) * a_.x.stride[2] + piece * kEach);
+      join_lanes();
+      if constexpr (Team > 1) join_warps();
+      if (stripe_ || piece >= pieces) continue;
+#pragma unroll
+      for (int e = 0; e < kEach; ++e)
+        pool_store(a_, q, r, at, head, piece * kEach + e,
+                   PoolState{state_.high[e], state_.low[e], state_.sum[e], 0, 0, state_.count});
+    }
+  }
+
+ private:
+  __device__ void add_tokens(const Sequence& q, const PoolBlock& at, int64_t column) {
+    const T* const x = static_cast<const T*>(a_.x.data) + column;
+    for (int64_t i0 = at.begin + stripe_; i0 < at.end; i0 += kAhead * stripes_) {
+      Piece piece[kAhead];
+      bool there[kAhead];
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) {
+        const int64_t i = i0 + k * stripes_;
+        const int64_t from = i < at.end ? a_.sequences.key_offset(q, i, a_.x.stride) : -1;
+        there[k] = from >= 0;
+        if (there[k]) piece[k] = *reinterpret_cast<const Piece*>(x + from);
+      }
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) {
+        if (!there[k]) continue;
+        ++state_.count;
+#pragma unroll
+        for (int e = 0; e < kEach; ++e) {
+          const float value = to_float(piece[k].x[e]);
+          state_.join(e, value, value, value);
+        }
+      }
+    }
+  }
+
+  __device__ void join_lanes() {
+    for (int step = across_; step < 32; step *= 2) {
+#pragma unroll
+      for (int e = 0; e < kEach; ++e)
+        state_.join(e, __shfl_xor_sync(~0u, state_.high[e], step),
+                    __shfl_xor_sync(~0u, state_.low[e], step),
+                    __shfl_xor_sync(~0u, state_.sum[e], step));
+      state_.count += __shfl_xor_sync(~0u, state_.count, step);
+    }
+  }
+
+  __device__ void join_warps() {
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) {
+      s_.part[warp_][e][lane_] = state_.high[e];
+      s_.part[warp_][kEach + e][lane_] = state_.low[e];
+      s_.part[warp_][2 * kEach + e][lane_] = state_.sum[e];
+    }
+    s_.count[warp_][lane_] = state_.count;
+    __syncthreads();
+    for (int w = 1; warp_ == 0 && w < kWarps; ++w) {
+#pragma unroll
+      for (int e = 0; e < kEach; ++e)
+        state_.join(e, s_.part[w][e][lane_], s_.part[w][kEach + e][lane_],
+                    s_.part[w][2 * kEach + e][lane_]);
+      state_.count += s_.count[w][lane_];
+    }
+    __syncthreads();
+  }
+
+  const PoolCall& a_;
+  Shared& s_;
+  const int warp_, lane_, across_, stripes_, stripe_;
+  State state_;
+};
+
+// shares: thread blocks of a sequence.
+template <class T, int Team>
+__global__ void __launch_bounds__(kThreads)
+    pool_rows_kernel(const __grid_constant__ PoolCall a, int64_t shares, int across) {
+  constexpr int kTeams = kWarps / Team;
+  __shared__ typename PoolTeam<T, Team>::Shared shared;
+  PoolTeam<T, Team> team(a, shared, across);
+  const int64_t number = threadIdx.x / 32 / Team;
+  pdl_wait();
+  for (int64_t w = blockIdx.x; w < a.sequences.count * shares; w += gridDim.x) {
+    const int64_t r = w / shares;
+    const Sequence q = a.sequences[r];
+    const Interval left = pool_left(a, q, r);
+    const int64_t work = (left.end - left.begin) * a.h;
+    for (int64_t n = w % shares * kTeams + number; n < work; n += shares * kTeams)
+      team.run(q, r, left.begin + n / a.h, n % a.h);
+  }
+}
+
+template <class T, int Team>
+void enqueue_rows(Context& ctx, const PoolCall& a) {
+  constexpr int kTeams = kWarps / Team, kEach = 16 / static_cast<int>(sizeof(T));
+  const int64_t units = ceil_div(a.blocks_most * a.h, kTeams);
+  // Four thread blocks share a multiprocessor.
+  const int64_t room = ceil_div(int64_t{4} * device_info(ctx).multiprocessors, a.sequences.count);
+  const int64_t shares = units < room ? units : room;
+  launch_pdl<pool_rows_kernel<T, Team>>(ctx, kOp, a.sequences.count * shares, kThreads, 0, a,
+                                        shares, lanes_of(a.d / kEach, 32));
+}
+
+template <class T>
+void enqueue(Context& ctx, const PoolCall& a) {
+  if (!a.sequences.count || !a.blocks_most) return;
+  if (a.block < kManyTokens)
+    enqueue_rows<T, 1>(ctx, a);
+  else
+    enqueue_rows<T, kWarps>(ctx, a);
+  if (a.similar || a.dissimilar) pool_similar(ctx, a);
+}
+
+Text refuse(const PoolCall& a) {
+  for (int32_t part : {FOVEA_X_SUMMARY_GATED, FOVEA_X_SUMMARY_RANKED, FOVEA_X_SUMMARY_RUNNING})
+    if (a.wants(part)) return reason("want", a.want, "max, min, mean, sum");
+  if (a.key_begin) return reason_given("key_begin");
+  const int bytes = a.dtype == FOVEA_F32 ? 4 : 2;
+  if (a.d % (16 / bytes)) return reason("d", a.d, "whole pieces of 16 bytes");
+  if (!chunked(a.x, static_cast<size_t>(bytes), 16 / bytes)) return reason_rows("x");
+  return "";
+}
+
+}  // namespace
+}  // namespace cuda
+
+extern const Kernel<PoolCall> pool_forward_rows = {
+    "rows", [](const Context&, const PoolCall& a, Plan& plan) {
+      if (Text why = cuda::refuse(a); !why.empty()) return why;
+      plan.kernel += Text(".") + dtype_name(a.dtype);
+      plan.launch = [a](Context& ctx, void*) {
+        if (a.dtype == FOVEA_F32) return cuda::enqueue<float>(ctx, a);
+        if (a.dtype == FOVEA_F16) return cuda::enqueue<cuda::f16>(ctx, a);
+        cuda::enqueue<cuda::bf16>(ctx, a);
+      };
+      return Text();
+    }};
+
+}  // namespace fovea
