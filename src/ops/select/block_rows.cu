@@ -60,6 +60,7 @@ struct BlockLists {
 
 // "" or what of the call there is more to do for.
 Text refuses(const SelectBlock& a) {
+  if (!a.x) return "there are no list heads";
   if (!a.score) return a.row ? reason_given("row") : Text("score is absent, wanted given scores");
   if (a.normalise) return reason("normalise", a.normalise, "none");
   if (a.reduce && a.group() > 1) return reason("reduce", a.reduce, "none");
