@@ -106,10 +106,13 @@ class SelectBuild {
       const std::string& field = call.fields[f].name;
       const bool floats =
           field == "row" || field == "column" || field == "column_low" || field == "score";
+      const bool lse = field == "row_lse";
       uint64_t n = harness::hash(f) % (1 << 30);
       call.fill(f, [&](const int64_t* i) {
         const double u = random_.uniform(++n);
         if (field == "cover_head") return static_cast<double>(i[0] % 4) / 4;
+        // Some are absent, or below a row's largest score.
+        if (lse) return u < 0.1 ? -HUGE_VAL : u < 0.15 ? NAN : 6 * u - 1;
         return floats ? number(field, random_.normal(n), u) : integer(field, i, u);
       });
     }
@@ -137,6 +140,7 @@ class SelectBuild {
       return [&](const int64_t* i) { return i[3] * 8 < of[i[0] * n + i[2]]; };
     };
     only("row", [&](const int64_t* i) { return row_columns[i[0] * n + i[1]] >= 0; });
+    only("row_lse", [&](const int64_t* i) { return row_columns[i[0] * n + i[2]] >= 0; });
     only("score", [&](const int64_t* i) { return i[3] < row_columns[i[0] * n + i[2]]; });
     only("row_forced", [&](const int64_t* i) { return row_columns[i[0] * n + i[2]] >= 0; });
     only("block_mask", bytes(row_columns)), only("forced", bytes(row_blocks));
@@ -168,15 +172,17 @@ class SelectCases {
                      const std::string& note, uint64_t seed) {
     std::vector<int> sizes;
     for (const auto& axis : axes) sizes.push_back(static_cast<int>(axis.size()));
-    // All heads of a scope have one number.
-    const auto one_number = [&](const harness::Row& row) {
+    // All heads of a scope have one number; an lse is of one head.
+    const auto together = [&](const harness::Row& row) {
       std::string words;
       for (size_t a = 0; a < row.size(); ++a)
         if (row[a] >= 0) words += axes[a][static_cast<size_t>(row[a])] + " ";
-      return words.find("scope=2") == std::string::npos ||
-             words.find("count_head") == std::string::npos;
+      const auto both = [&](const char* a, const char* b) {
+        return words.find(a) != std::string::npos && words.find(b) != std::string::npos;
+      };
+      return !both("scope=2", "count_head") && !both("row_lse", "reduce_raw");
     };
-    harness::Pairwise rows(sizes, one_number, seed);
+    harness::Pairwise rows(sizes, together, seed);
     for (const harness::Row& row : rows.rows()) {
       std::string words = common;
       for (size_t a = 0; a < axes.size(); ++a) words += " " + axes[a][static_cast<size_t>(row[a])];
@@ -253,7 +259,8 @@ void sweeps(SelectCases& add) {
   add.sweep(
       "row column data=1 keep=7",
       {{"row:f32", "row:bf16"},
-       {"normalise=1", "normalise=2 column_weight", "normalise=3", "normalise=4"},
+       {"normalise=1", "normalise=2 column_weight", "normalise=3", "normalise=4",
+        "normalise=1 row_lse"},
        {"h=4 g=2 x=4", "h=4 g=2 x=2 reduce=1", "h=4 g=4 x=1 reduce=2",
         "h=4 g=2 x=2 reduce=1 reduce_raw=1", "h=4 g=1 x=2 reduce=3"},
        {"n=5 u=14", "n=3 u=33"},
@@ -274,7 +281,8 @@ void edges(SelectCases& add) {
   for (const char* words :
        {"row column x=4 b=0 count=2", "row column x=4 n=0 count=2", "row column x=4 u=0 count=2",
         "row column x=4 u=0 count=2 force_own=1 causal=1", "row column h=0 g=0 x=0 count=2",
-        "row column x=4 keep=0 count=2", "score x=4 count=2 block_keys=4 block_rows=30",
+        "score h=0 x=0 g=0 count=2 reduce=3", "row column x=4 keep=0 count=2",
+        "score x=4 count=2 block_keys=4 block_rows=30",
         "score x=4 count=2 u=5 block_keys=4 query_max=1 n=3",
         "score x=4 count=3 u=9 n=1 block_rows=200 block_keys=16 causal=1",
         "score x=4 data=3 count=100 u=70 n=3", "score x=4 data=3 rule=1 cover=1 u=70 n=3",
@@ -364,6 +372,7 @@ void kernels(SelectCases& add) {
       "remap_span=2 causal=1 complete=1 force_first=1 force_own=1 force_previous=1 forced_count=1 "
       "count=9 keep=9 query_max=90 key_max=4190";
   add.kernel(nsa + bf16 + "h=32 g=2 x=2 d=128", "sm80.bf16.d128.ring.m64")
+      .kernel(nsa + bf16 + "h=32 g=2 x=2 d=128 row_lse", "sm80.bf16.d128.ring.m64")
       .kernel(nsa + f16 + "h=8 g=2 x=4 d=64", "sm80.f16.d64.ring.m64")
       .kernel(nsa + bf16 + "h=4 g=2 x=1 d=96", "sm80.bf16.ring.m64")
       .kernel(

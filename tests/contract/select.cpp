@@ -68,6 +68,11 @@ TEST(ContractSelectBlock, WhatGoesTogether) {
        "x_select_block: column_low is absent with measure = 1, wanted it for box alone");
   says(with(plain, "normalise", 2),
        "x_select_block: column_weight is absent with normalise = 2, wanted it for weighted alone");
+  const Call normalised = valid(kBlock, "normalised");
+  says(with(normalised.params, "normalise", 0),
+       "x_select_block: row_lse is given with normalise = 0, wanted it for softmax alone");
+  says(with(with(normalised.params, "reduce", 1), "reduce_raw", 1),
+       "x_select_block: row_lse is given with reduce_raw = 1, wanted one of them");
   says(with(all, "measure", 0),
        "x_select_block: column_low is given with measure = 0, wanted it for box alone");
   says(with(all, "normalise", 1),

@@ -114,6 +114,7 @@ class SelectOracle {
         low_(load(p.column_low)),
         score_(load(p.score)),
         weight_(load(p.column_weight)),
+        row_lse_(load(p.row_lse)),
         mask_(load(p.block_mask)),
         forced_(load(p.forced)),
         row_forced_(load(p.row_forced)),
@@ -247,6 +248,13 @@ class SelectOracle {
     for (size_t i = 0; i < lines.size(); ++i) {
       std::vector<Real>& x = lines[i];
       const SelectRow& at = rows[i % rows.size()];
+      if (row_lse_) {
+        const double lse = row_lse_(at.batch, head, at.row);
+        for (Real& s : x)
+          if (s > -HUGE_VALF)
+            s = std::isfinite(lse) ? std::exp(std::min(s - static_cast<Real>(lse), Real{0})) : 0;
+        continue;
+      }
       Real top = -HUGE_VALF, sum = 0;
       for (Real s : x) top = std::max(top, s);
       for (size_t c = 0; c < x.size(); ++c) {
@@ -449,7 +457,7 @@ class SelectOracle {
   }
 
   const Params& p_;
-  Dense row_, column_, low_, score_, weight_, mask_, forced_, row_forced_, column_forced_;
+  Dense row_, column_, low_, score_, weight_, row_lse_, mask_, forced_, row_forced_, column_forced_;
   Dense count_head_, cover_head_;
   Layout at_;
   int64_t b_, x_, n_, h_, g_, u_ = 0, y_ = 0, block_rows_, block_keys_, step_, span_, sequences_;

@@ -17,6 +17,7 @@ void block_tensors(Draw& d) {
   if (!d.one_in(3)) d.drop("block_mask");
   if (!d.one_in(3)) d.drop("column_forced");
   if (kind == 7) d.drop("column_weight");
+  if (kind == 7 || d.has("column_weight")) d.drop("row_lse");
   if (!d.has("index")) d.drop("kept_score"), d.give("index_count");
 }
 
@@ -85,8 +86,8 @@ void block_scalars(Draw& d) {
                               ? static_cast<int32_t>(d.below(2))
                               : static_cast<int32_t>(d.below(3)));
   d.set<int32_t>("measure", d.has("column_low"));
-  d.set<int32_t>("normalise", d.has("column_weight") ? 2 : 0);
-  if (scored && !d.has("column_weight") && d.one_in(2))
+  d.set<int32_t>("normalise", d.has("column_weight") ? 2 : d.has("row_lse"));
+  if (scored && !d.has("column_weight") && !d.has("row_lse") && d.one_in(2))
     d.set<int32_t>("normalise", static_cast<int32_t>(d.one_of({1, 3, 4})));
   d.set<int32_t>("reduce_raw", 0), d.set<int32_t>("complete", 0);
   d.set<int32_t>("force_own", static_cast<int32_t>(d.below(2)));

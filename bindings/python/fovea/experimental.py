@@ -1464,7 +1464,7 @@ def sparse_backward(ctx_or_q=None, /, q=None, k=None, v=None, o=None, lse=None, 
 
 def select_block(ctx=None, *, index=None, index_count=None, kept_score=None, kept_mass=None,
                  score_out=None, row=None, column=None, column_low=None, score=None,
-                 column_weight=None, block_mask=None, forced=None, row_forced=None,
+                 column_weight=None, row_lse=None, block_mask=None, forced=None, row_forced=None,
                  column_forced=None, count_head=None, cover_head=None, query_start=None,
                  key_start=None, query_len=None, key_len=None, b=None, x=None, n=None, keep=None,
                  y=None, query_max=0, key_max=0, count=0, min_keep=0, max_keep=0, min_extra=0,
@@ -1518,6 +1518,9 @@ def select_block(ctx=None, *, index=None, index_count=None, kept_score=None, kep
       column_low: (key_b, u, g, d) f32 f16 bf16: box: the smallest of its keys; the dtype of column
       score: (b, h, n, u) f32: scores in place of row and column; its columns are the sequence's own
       column_weight: (key_b, g, u) f32: >= 0, of normalise weighted
+      row_lse: (b, h, n) f32: of normalise softmax: scores s become exp(min(s - row_lse, 0)), or 0
+          where row_lse is not finite.  The lse of attention over the columns, where it is at hand;
+          not with reduce_raw
       block_mask: (b, x, n, mask_bytes) u8: bit c % 8 of byte c / 8 is 1 where key block c is
           eligible; ceil(y / 8) bytes; not with remap_step
       forced: (b, x, n, mask_bytes) u8: the same where it is forced
@@ -1572,7 +1575,7 @@ def select_block(ctx=None, *, index=None, index_count=None, kept_score=None, kep
         call = Call(ctx, _x_select_block)
     else:
         call = _x_select_block.begin_by(ctx, index, index_count, kept_score, kept_mass, score_out,
-            row, column, column_low, score, column_weight, block_mask, forced, row_forced,
+            row, column, column_low, score, column_weight, row_lse, block_mask, forced, row_forced,
             column_forced, count_head, cover_head, query_start, key_start, query_len, key_len)
     v_row = None
     if row is not None:
@@ -1586,122 +1589,128 @@ def select_block(ctx=None, *, index=None, index_count=None, kept_score=None, kep
         v_score = call.put("score", 296, score, 4)
     if column_weight is not None:
         call.put("column_weight", 392, column_weight)
+    v_row_lse = None
+    if row_lse is not None:
+        v_row_lse = call.put("row_lse", 488, row_lse, 3)
     v_block_mask = None
     if block_mask is not None:
-        v_block_mask = call.put("block_mask", 488, block_mask, 4)
+        v_block_mask = call.put("block_mask", 584, block_mask, 4)
     v_forced = None
     if forced is not None:
-        v_forced = call.put("forced", 584, forced, 4)
+        v_forced = call.put("forced", 680, forced, 4)
     v_row_forced = None
     if row_forced is not None:
-        v_row_forced = call.put("row_forced", 680, row_forced, 3)
+        v_row_forced = call.put("row_forced", 776, row_forced, 3)
     if column_forced is not None:
-        call.put("column_forced", 776, column_forced)
+        call.put("column_forced", 872, column_forced)
     v_count_head = None
     if count_head is not None:
-        v_count_head = call.put("count_head", 872, count_head, 2)
+        v_count_head = call.put("count_head", 968, count_head, 2)
     v_cover_head = None
     if cover_head is not None:
-        v_cover_head = call.put("cover_head", 968, cover_head, 1)
+        v_cover_head = call.put("cover_head", 1064, cover_head, 1)
     if query_start is not None:
-        call.put("query_start", 1064, query_start)
+        call.put("query_start", 1160, query_start)
     if key_start is not None:
-        call.put("key_start", 1160, key_start)
+        call.put("key_start", 1256, key_start)
     if query_len is not None:
-        call.put("query_len", 1256, query_len)
+        call.put("query_len", 1352, query_len)
     if key_len is not None:
-        call.put("key_len", 1352, key_len)
+        call.put("key_len", 1448, key_len)
     if index is not None:
-        index = None if index is False else call.out("index", 1448, index, lambda: (call.size("b",
-            b, (v_row, 0, 0), (v_score, 0, 0), (v_block_mask, 0, 0), (v_forced, 0, 0),
-            (v_row_forced, 0, 0), (v_count_head, 0, 0)), call.size("x", x, (v_block_mask, 1, 0),
-            (v_forced, 1, 0), (v_row_forced, 1, 0), (v_count_head, 1, 0), (v_cover_head, 0, 0)),
-            call.size("n", n, (v_row, 1, 0), (v_score, 2, 0), (v_block_mask, 2, 0), (v_forced, 2,
-            0), (v_row_forced, 2, 0)), call.size("keep", keep)), 8)
+        index = None if index is False else call.out("index", 1544, index, lambda: (call.size("b",
+            b, (v_row, 0, 0), (v_score, 0, 0), (v_row_lse, 0, 0), (v_block_mask, 0, 0), (v_forced,
+            0, 0), (v_row_forced, 0, 0), (v_count_head, 0, 0)), call.size("x", x, (v_block_mask, 1,
+            0), (v_forced, 1, 0), (v_row_forced, 1, 0), (v_count_head, 1, 0), (v_cover_head, 0, 0)),
+            call.size("n", n, (v_row, 1, 0), (v_score, 2, 0), (v_row_lse, 2, 0), (v_block_mask, 2,
+            0), (v_forced, 2, 0), (v_row_forced, 2, 0)), call.size("keep", keep)), 8)
     if index_count is not None:
-        index_count = None if index_count is False else call.out("index_count", 1544, index_count,
-            lambda: (call.size("b", b, (v_row, 0, 0), (v_score, 0, 0), (v_block_mask, 0, 0),
-            (v_forced, 0, 0), (v_row_forced, 0, 0), (v_count_head, 0, 0)), call.size("x", x,
-            (v_block_mask, 1, 0), (v_forced, 1, 0), (v_row_forced, 1, 0), (v_count_head, 1, 0),
-            (v_cover_head, 0, 0)), call.size("n", n, (v_row, 1, 0), (v_score, 2, 0), (v_block_mask,
-            2, 0), (v_forced, 2, 0), (v_row_forced, 2, 0))), 8)
+        index_count = None if index_count is False else call.out("index_count", 1640, index_count,
+            lambda: (call.size("b", b, (v_row, 0, 0), (v_score, 0, 0), (v_row_lse, 0, 0),
+            (v_block_mask, 0, 0), (v_forced, 0, 0), (v_row_forced, 0, 0), (v_count_head, 0, 0)),
+            call.size("x", x, (v_block_mask, 1, 0), (v_forced, 1, 0), (v_row_forced, 1, 0),
+            (v_count_head, 1, 0), (v_cover_head, 0, 0)), call.size("n", n, (v_row, 1, 0), (v_score,
+            2, 0), (v_row_lse, 2, 0), (v_block_mask, 2, 0), (v_forced, 2, 0), (v_row_forced, 2,
+            0))), 8)
     if kept_score is not None:
-        kept_score = None if kept_score is False else call.out("kept_score", 1640, kept_score,
-            lambda: (call.size("b", b, (v_row, 0, 0), (v_score, 0, 0), (v_block_mask, 0, 0),
-            (v_forced, 0, 0), (v_row_forced, 0, 0), (v_count_head, 0, 0)), call.size("x", x,
-            (v_block_mask, 1, 0), (v_forced, 1, 0), (v_row_forced, 1, 0), (v_count_head, 1, 0),
-            (v_cover_head, 0, 0)), call.size("n", n, (v_row, 1, 0), (v_score, 2, 0), (v_block_mask,
-            2, 0), (v_forced, 2, 0), (v_row_forced, 2, 0)), call.size("keep", keep)), 1)
+        kept_score = None if kept_score is False else call.out("kept_score", 1736, kept_score,
+            lambda: (call.size("b", b, (v_row, 0, 0), (v_score, 0, 0), (v_row_lse, 0, 0),
+            (v_block_mask, 0, 0), (v_forced, 0, 0), (v_row_forced, 0, 0), (v_count_head, 0, 0)),
+            call.size("x", x, (v_block_mask, 1, 0), (v_forced, 1, 0), (v_row_forced, 1, 0),
+            (v_count_head, 1, 0), (v_cover_head, 0, 0)), call.size("n", n, (v_row, 1, 0), (v_score,
+            2, 0), (v_row_lse, 2, 0), (v_block_mask, 2, 0), (v_forced, 2, 0), (v_row_forced, 2, 0)),
+            call.size("keep", keep)), 1)
     if kept_mass is not None:
-        kept_mass = None if kept_mass is False else call.out("kept_mass", 1736, kept_mass, lambda:
-            (call.size("b", b, (v_row, 0, 0), (v_score, 0, 0), (v_block_mask, 0, 0), (v_forced, 0,
-            0), (v_row_forced, 0, 0), (v_count_head, 0, 0)), call.size("x", x, (v_block_mask, 1, 0),
-            (v_forced, 1, 0), (v_row_forced, 1, 0), (v_count_head, 1, 0), (v_cover_head, 0, 0)),
-            call.size("n", n, (v_row, 1, 0), (v_score, 2, 0), (v_block_mask, 2, 0), (v_forced, 2,
-            0), (v_row_forced, 2, 0))), 1)
+        kept_mass = None if kept_mass is False else call.out("kept_mass", 1832, kept_mass, lambda:
+            (call.size("b", b, (v_row, 0, 0), (v_score, 0, 0), (v_row_lse, 0, 0), (v_block_mask, 0,
+            0), (v_forced, 0, 0), (v_row_forced, 0, 0), (v_count_head, 0, 0)), call.size("x", x,
+            (v_block_mask, 1, 0), (v_forced, 1, 0), (v_row_forced, 1, 0), (v_count_head, 1, 0),
+            (v_cover_head, 0, 0)), call.size("n", n, (v_row, 1, 0), (v_score, 2, 0), (v_row_lse, 2,
+            0), (v_block_mask, 2, 0), (v_forced, 2, 0), (v_row_forced, 2, 0))), 1)
     if score_out is not None:
-        score_out = None if score_out is False else call.out("score_out", 1832, score_out, lambda:
-            (call.size("b", b, (v_row, 0, 0), (v_score, 0, 0), (v_block_mask, 0, 0), (v_forced, 0,
-            0), (v_row_forced, 0, 0), (v_count_head, 0, 0)), call.size("x", x, (v_block_mask, 1, 0),
-            (v_forced, 1, 0), (v_row_forced, 1, 0), (v_count_head, 1, 0), (v_cover_head, 0, 0)),
-            call.size("n", n, (v_row, 1, 0), (v_score, 2, 0), (v_block_mask, 2, 0), (v_forced, 2,
-            0), (v_row_forced, 2, 0)), call.size("y", y)), 1)
+        score_out = None if score_out is False else call.out("score_out", 1928, score_out, lambda:
+            (call.size("b", b, (v_row, 0, 0), (v_score, 0, 0), (v_row_lse, 0, 0), (v_block_mask, 0,
+            0), (v_forced, 0, 0), (v_row_forced, 0, 0), (v_count_head, 0, 0)), call.size("x", x,
+            (v_block_mask, 1, 0), (v_forced, 1, 0), (v_row_forced, 1, 0), (v_count_head, 1, 0),
+            (v_cover_head, 0, 0)), call.size("n", n, (v_row, 1, 0), (v_score, 2, 0), (v_row_lse, 2,
+            0), (v_block_mask, 2, 0), (v_forced, 2, 0), (v_row_forced, 2, 0)), call.size("y", y)),
+            1)
     if query_max:
-        call.scalar("q", 1928, query_max, "query_max")
+        call.scalar("q", 2024, query_max, "query_max")
     if key_max:
-        call.scalar("q", 1936, key_max, "key_max")
+        call.scalar("q", 2032, key_max, "key_max")
     if count:
-        call.scalar("q", 1944, count, "count")
+        call.scalar("q", 2040, count, "count")
     if min_keep:
-        call.scalar("q", 1952, min_keep, "min_keep")
+        call.scalar("q", 2048, min_keep, "min_keep")
     if max_keep:
-        call.scalar("q", 1960, max_keep, "max_keep")
+        call.scalar("q", 2056, max_keep, "max_keep")
     if min_extra:
-        call.scalar("q", 1968, min_extra, "min_extra")
+        call.scalar("q", 2064, min_extra, "min_extra")
     if force_first:
-        call.scalar("q", 1976, force_first, "force_first")
+        call.scalar("q", 2072, force_first, "force_first")
     if force_previous:
-        call.scalar("q", 1984, force_previous, "force_previous")
+        call.scalar("q", 2080, force_previous, "force_previous")
     if force_last:
-        call.scalar("q", 1992, force_last, "force_last")
+        call.scalar("q", 2088, force_last, "force_last")
     if remap_step:
-        call.scalar("q", 2000, remap_step, "remap_step")
+        call.scalar("q", 2096, remap_step, "remap_step")
     if remap_span:
-        call.scalar("q", 2008, remap_span, "remap_span")
+        call.scalar("q", 2104, remap_span, "remap_span")
     if scale:
-        call.scalar("f", 2016, scale, "scale")
+        call.scalar("f", 2112, scale, "scale")
     if ratio:
-        call.scalar("f", 2020, ratio, "ratio")
+        call.scalar("f", 2116, ratio, "ratio")
     if cover:
-        call.scalar("f", 2024, cover, "cover")
+        call.scalar("f", 2120, cover, "cover")
     if threshold:
-        call.scalar("f", 2028, threshold, "threshold")
+        call.scalar("f", 2124, threshold, "threshold")
     if measure:
-        call.enum(2032, measure, "measure", SelectMeasure)
+        call.enum(2128, measure, "measure", SelectMeasure)
     if normalise:
-        call.enum(2036, normalise, "normalise", SelectNormalise)
+        call.enum(2132, normalise, "normalise", SelectNormalise)
     if reduce:
-        call.enum(2040, reduce, "reduce", SelectReduce)
+        call.enum(2136, reduce, "reduce", SelectReduce)
     if reduce_raw:
-        call.scalar("i", 2044, reduce_raw, "reduce_raw")
+        call.scalar("i", 2140, reduce_raw, "reduce_raw")
     if rule:
-        call.enum(2048, rule, "rule", SelectRule)
+        call.enum(2144, rule, "rule", SelectRule)
     if scope:
-        call.enum(2052, scope, "scope", SelectScope)
+        call.enum(2148, scope, "scope", SelectScope)
     if ratio_up:
-        call.scalar("i", 2056, ratio_up, "ratio_up")
+        call.scalar("i", 2152, ratio_up, "ratio_up")
     if forced_count:
-        call.scalar("i", 2060, forced_count, "forced_count")
+        call.scalar("i", 2156, forced_count, "forced_count")
     if force_own:
-        call.scalar("i", 2064, force_own, "force_own")
+        call.scalar("i", 2160, force_own, "force_own")
     if complete:
-        call.scalar("i", 2068, complete, "complete")
+        call.scalar("i", 2164, complete, "complete")
     if causal:
-        call.scalar("i", 2072, causal, "causal")
+        call.scalar("i", 2168, causal, "causal")
     if block_rows:
-        call.scalar("i", 2076, block_rows, "block_rows")
+        call.scalar("i", 2172, block_rows, "block_rows")
     if block_keys:
-        call.scalar("i", 2080, block_keys, "block_keys")
+        call.scalar("i", 2176, block_keys, "block_keys")
     return call.run(index, index_count, kept_score, kept_mass, score_out)
 
 

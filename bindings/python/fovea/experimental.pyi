@@ -717,6 +717,7 @@ class _select_block(TypedDict, total=False):
     column_low: Array | None
     score: Array | None
     column_weight: Array | None
+    row_lse: Array | None
     block_mask: Array | None
     forced: Array | None
     row_forced: Array | None

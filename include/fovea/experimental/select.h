@@ -116,6 +116,10 @@ typedef struct fovea_x_select_block_params {
   fovea_tensor score;         /**< [in, optional] (b, h, n, u) f32: scores in place of row and
                                    column; its columns are the sequence's own */
   fovea_tensor column_weight; /**< [in, optional] (key_b, g, u) f32: >= 0, of normalise weighted */
+  fovea_tensor row_lse;       /**< [in, optional] (b, h, n) f32: of normalise softmax: scores s become
+                                   exp(min(s - row_lse, 0)), or 0 where row_lse is not finite.  The
+                                   lse of attention over the columns, where it is at hand; not with
+                                   reduce_raw */
   fovea_tensor block_mask;    /**< [in, optional] (b, x, n, mask_bytes) u8: bit c % 8 of byte c / 8
                                    is 1 where key block c is eligible; ceil(y / 8) bytes; not with
                                    remap_step */

@@ -53,9 +53,9 @@ To part_of(const Params& p, const Blocks& a) {
 
 [[gnu::noinline]] void attend_compressed(Program& program, const Params& p, const Blocks& a,
                                          const fovea_tensor& k, const fovea_tensor& v,
-                                         const fovea_tensor& o) {
+                                         const fovea_tensor& o, const fovea_tensor& lse) {
   auto part = part_of<fovea_attention_forward_params>(p, a);
-  part.q = p.q, part.k = k, part.v = v, part.o = o, part.lse = p.lse_compressed;
+  part.q = p.q, part.k = k, part.v = v, part.o = o, part.lse = lse;
   part.key_len = p.compressed_len, part.context_len = p.key_len, part.key_max = 0;
   part.key_step = a.step, part.key_shift = a.each - 1;
   // Without lengths the last row is at the last compressed key, not the last key.
@@ -68,7 +68,7 @@ struct List {
 };
 
 [[gnu::noinline]] List select(Program& program, const Params& p, const Blocks& a,
-                              const fovea_tensor& k) {
+                              const fovea_tensor& k, const fovea_tensor& lse) {
   const int64_t b = p.q.shape[0], s = p.q.shape[1], g = p.k.shape[2];
   const int64_t blocks = ceil_of(a.keys, a.block);
   const int64_t count = nsa::or_else(p.count, 16);
@@ -77,6 +77,8 @@ struct List {
                   program.output(p.index_count, FOVEA_I32, {b, g, s})};
   auto part = part_of<fovea_x_select_block_params>(p, a);
   part.row = Program::given(p.q), part.column = k;
+  // With lengths the caller says how many compressed keys there are: they may be others than here.
+  if (!p.key_len.data) part.row_lse = lse;
   part.index = list.index, part.index_count = list.count;
   part.count = count, part.forced_count = 1;
   part.force_first = part.force_previous = part.force_own = 1;
@@ -127,8 +129,9 @@ void body(Program& program, const Params& p) {
   for (int n = 0; n < 3; ++n)
     o[n] = program.output(*outputs[n], dtype, {of[0], of[1], of[2], of[3]});
   const fovea_tensor k = compress(program, p, a, p.k, p.k_compressed);
-  attend_compressed(program, p, a, k, compress(program, p, a, p.v, p.v_compressed), o[0]);
-  attend_selected(program, p, a, select(program, p, a, k), o[1]);
+  const fovea_tensor lse = program.output(p.lse_compressed, FOVEA_F32, {of[0], of[2], of[1]});
+  attend_compressed(program, p, a, k, compress(program, p, a, p.v, p.v_compressed), o[0], lse);
+  attend_selected(program, p, a, select(program, p, a, k, lse), o[1]);
   attend_window(program, p, a, o[2]);
   combine(program, p, o);
 }

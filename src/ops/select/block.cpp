@@ -108,9 +108,15 @@ void read_tensors(SelectBlock& a, const Params& p) {
            p.column_weight.data ? "given" : "absent", p.normalise);
   if (!p.row.data && !p.score.data && a.normalise)
     refuse("%s: normalise is %d without scores, wanted 0", kOp, a.normalise);
+  if (p.row_lse.data && a.normalise != FOVEA_X_SELECT_NORMALISE_SOFTMAX)
+    refuse("%s: row_lse is given with normalise = %d, wanted it for softmax alone", kOp,
+           a.normalise);
+  if (p.row_lse.data && p.reduce_raw)
+    refuse("%s: row_lse is given with reduce_raw = 1, wanted one of them", kOp);
   a.row = view_of<4>(p.row), a.column = view_of<4>(p.column);
   a.column_low = view_of<4>(p.column_low), a.score = view_of<4>(p.score);
-  a.column_weight = view_of<3>(p.column_weight), a.block_mask = view_of<4>(p.block_mask);
+  a.column_weight = view_of<3>(p.column_weight), a.row_lse = view_of<3>(p.row_lse);
+  a.block_mask = view_of<4>(p.block_mask);
   a.forced = view_of<4>(p.forced), a.row_forced = view_of<3>(p.row_forced);
   a.column_forced = view_of<3>(p.column_forced), a.count_head = view_of<2>(p.count_head);
   a.cover_head = view_of<1>(p.cover_head), a.index = view_of<4>(p.index);

@@ -253,6 +253,12 @@ class RowScores {
   }
   __device__ void normalise(int64_t head, float* x) const {
     if (a_.normalise == FOVEA_X_SELECT_NORMALISE_NONE) return;
+    if (a_.row_lse) {
+      const float lse = *a_.row_lse.at(at_.seq.batch, head, at_.row);
+      return own([&](int64_t c) {
+        if (x[c] > -INFINITY) x[c] = SelectBlock::given_softmax(x[c], lse);
+      });
+    }
     Range at = find(x);
     if (at.high == -INFINITY) return;
     if (a_.normalise == FOVEA_X_SELECT_NORMALISE_MINMAX) {

@@ -2,6 +2,8 @@
 // A call of x_select_block, resolved: its list rows and columns, who is eligible and who is forced,
 // and the kernels.  Raw scores are of (query head, column), final ones of (list head, key block).
 #pragma once
+#include <cmath>
+
 #include "core/list_rows.h"
 #include "core/pick.h"
 #include "core/plan.h"
@@ -34,7 +36,7 @@ struct BlockBits {
 
 struct SelectBlock {
   View<4> row, column, column_low, score, block_mask, forced, index, kept_score, score_out;
-  View<3> column_weight, row_forced, column_forced, index_count, kept_mass;
+  View<3> column_weight, row_lse, row_forced, column_forced, index_count, kept_mass;
   View<2> count_head;
   View<1> cover_head;
   Sequences sequences;
@@ -138,6 +140,11 @@ struct SelectBlock {
     if (normalise != FOVEA_X_SELECT_NORMALISE_WEIGHTED) return 1;
     const float w = *column_weight.at(at.seq.key_b, column_head(head), at.first_column + c);
     return w > 0 ? w : 0;
+  }
+  // A score of a row whose lse is given.
+  FOVEA_HD static float given_softmax(float s, float lse) {
+    if (!(lse > -INFINITY && lse < INFINITY)) return 0;
+    return s < lse ? expf(s - lse) : 1;
   }
 
   // k of top_k in a scope of `entries` key blocks.

@@ -225,6 +225,12 @@ class Run {
 
   void normalise(const ListRow& at, int64_t head, int64_t columns, float* x) const {
     if (a_.normalise == FOVEA_X_SELECT_NORMALISE_NONE) return;
+    if (a_.row_lse) {
+      const float lse = *a_.row_lse.at(at.seq.batch, head, at.row);
+      for (int64_t c = 0; c < columns; ++c)
+        if (x[c] > -kInf) x[c] = SelectBlock::given_softmax(x[c], lse);
+      return;
+    }
     float low = kInf, high = -kInf;
     for (int64_t c = 0; c < columns; ++c)
       if (x[c] > -kInf) low = std::min(low, x[c]), high = std::max(high, x[c]);

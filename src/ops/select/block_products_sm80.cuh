@@ -3,8 +3,8 @@
 //   score = scale sum_c row_c column_c, or of box two such sums; softmax, max or minmax over the
 //   eligible columns of a row; sum, mean or max over the query heads of a list head
 // A chunk of list rows at a time:
-//   products, statistics   with a normalisation: of each row and split of the columns, the largest
-//                          score and the sum of the exponentials, or the range
+//   products, statistics   with a normalisation and no lse: of each row and split of the columns,
+//                          the largest score and the sum of the exponentials, or the range
 //   products, scores       the products again, normalised, and reduced where a warp has all heads
 //                          of a list head; to the workspace
 //   lists                  block_list_sm80.cuh
@@ -192,6 +192,12 @@ class Products {
   __device__ void load_statistics() {
     const int m = threadIdx.x;
     if (m >= kRows || s_.sequence[m] < 0) return;
+    if (a_.row_lse) {
+      const float lse = *a_.row_lse.at(chunk_.b0 + batch_, head_of(m), chunk_.n0 + list_row(m));
+      const bool finite = lse > -INFINITY && lse < INFINITY;
+      s_.stat[m] = finite ? float2{lse * kLog2E, 1.f} : float2{0.f, 0.f};
+      return;
+    }
     float2 all = {-INFINITY, start_of_sum()};
     for (int split = 0; split < x_.splits; ++split) {
       const float2 part = *statistic(split, m);

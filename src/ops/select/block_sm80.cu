@@ -10,6 +10,11 @@ namespace {
 
 constexpr int64_t kChunkBytes = int64_t{32} << 20;
 
+// Whether rows are measured before they are normalised.
+bool measured(const SelectBlock& a) {
+  return a.normalise && !a.row_lse;
+}
+
 void run_pass(Context& ctx, const ProductPlan& plan, const SelectProduct& x,
               const SelectChunk& chunk) {
   if (plan.ring && plan.dtype == FOVEA_F16) return run_products_f16(ctx, plan, x, chunk);
@@ -28,7 +33,7 @@ void run(Context& ctx, const ProductPlan& plan, const SelectBlock& a, void* base
     for (int64_t n0 = 0; n0 < a.n; n0 += plan.rows) {
       const SelectChunk chunk{b0, a.b - b0 < plan.batches ? a.b - b0 : plan.batches, n0,
                               a.n - n0 < plan.rows ? a.n - n0 : plan.rows};
-      if (a.u && a.normalise) {
+      if (a.u && measured(a)) {
         x.statistics = true;
         run_pass(ctx, plan, x, chunk);
         x.statistics = false;
@@ -97,9 +102,9 @@ void choose_chunks(const Context& ctx, const SelectBlock& a, ProductPlan& plan) 
     return times < 1 ? 1 : times < most ? times : most;
   };
   // A split that writes statistics has two tiles at least, or these would outgrow the scores.
-  const int64_t all = ceil_div(a.u, kTileColumns), least = a.normalise ? 2 : 1;
+  const int64_t all = ceil_div(a.u, kTileColumns), least = measured(a) ? 2 : 1;
   const int64_t row_bytes =
-      4 * x.lines * x.pitch + (a.normalise ? 8 * a.h * ceil_div(all, least) : 0);
+      4 * x.lines * x.pitch + (measured(a) ? 8 * a.h * ceil_div(all, least) : 0);
   plan.batches = fit(row_bytes, a.b), plan.rows = fit(row_bytes * plan.batches, a.n);
   const int64_t work = plan.batches * a.g * plan.row_tiles(plan.rows) * all;
   const int64_t resident = int64_t{3} * device_info(ctx).multiprocessors;
@@ -123,7 +128,8 @@ extern const Kernel<SelectBlock> x_select_block_sm80 = {
       if (p.shared_bytes > most) return reason_shared(p.shared_bytes, most);
       cuda::choose_chunks(ctx, a, p);
       p.score = plan.workspace.add<float>(p.batches, p.rows, p.x.lines, p.x.pitch);
-      if (a.normalise) p.stat = plan.workspace.add<float2>(p.x.splits, p.batches, p.rows, a.h);
+      if (cuda::measured(a))
+        p.stat = plan.workspace.add<float2>(p.x.splits, p.batches, p.rows, a.h);
       plan.kernel += Text(".") + dtype_name(p.dtype) +
                      (p.held ? Text(".d") + Text::number(p.x.depth) : Text()) +
                      (p.ring ? ".ring" : ".parts") + (p.fragments == 1 ? ".m16" : ".m64");

@@ -961,6 +961,7 @@ struct XSelectBlockParams
     column_low::Tensor
     score::Tensor
     column_weight::Tensor
+    row_lse::Tensor
     block_mask::Tensor
     forced::Tensor
     row_forced::Tensor

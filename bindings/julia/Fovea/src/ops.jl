@@ -2698,6 +2698,7 @@ Sizes are Julia's, fastest first.
 - `column_low`: (d, g, u, `key_b`) f32 f16 bf16: box: the smallest of its keys; the dtype of column
 - `score`: (u, n, h, b) f32: scores in place of row and column; its columns are the sequence's own
 - `column_weight`: (u, g, `key_b`) f32: >= 0, of normalise weighted
+- `row_lse`: (n, h, b) f32: of normalise softmax: scores s become exp(min(s - `row_lse`, 0)), or 0 where `row_lse` is not finite.  The lse of attention over the columns, where it is at hand; not with `reduce_raw`
 - `block_mask`: (`mask_bytes`, n, x, b) u8: bit c % 8 of byte c / 8 is 1 where key block c is eligible; ceil(y / 8) bytes; not with `remap_step`
 - `forced`: (`mask_bytes`, n, x, b) u8: the same where it is forced
 - `row_forced`: (n, x, b) u8: not 0: all key blocks are forced
@@ -2744,7 +2745,7 @@ Sizes are Julia's, fastest first.
 """
 function x_select_block(ctx::Target;
     row=nothing, column=nothing, column_low=nothing, score=nothing, column_weight=nothing,
-    block_mask=nothing, forced=nothing, row_forced=nothing, column_forced=nothing,
+    row_lse=nothing, block_mask=nothing, forced=nothing, row_forced=nothing, column_forced=nothing,
     count_head=nothing, cover_head=nothing, query_start=nothing, key_start=nothing,
     query_len=nothing, key_len=nothing, index=nothing, index_count=false, kept_score=nothing,
     kept_mass=false, score_out=nothing, query_max=0, key_max=0, count=0, min_keep=0, max_keep=0,
@@ -2757,6 +2758,7 @@ function x_select_block(ctx::Target;
     in_column_low = whole(ctx, "x_select_block", "column_low", column_low)
     in_score = whole(ctx, "x_select_block", "score", score)
     in_column_weight = whole(ctx, "x_select_block", "column_weight", column_weight)
+    in_row_lse = whole(ctx, "x_select_block", "row_lse", row_lse)
     in_block_mask = whole(ctx, "x_select_block", "block_mask", block_mask)
     in_forced = whole(ctx, "x_select_block", "forced", forced)
     in_row_forced = whole(ctx, "x_select_block", "row_forced", row_forced)
@@ -2769,20 +2771,20 @@ function x_select_block(ctx::Target;
     in_key_len = whole(ctx, "x_select_block", "key_len", key_len)
     out_index = output(ctx, index, first_given(), Int32,
         () -> ())
-    out_index_count = output(ctx, index_count, first_given(row, score, block_mask, forced, row_forced), Int32,
-        () -> (extent("x_select_block", "index_count", "n", (row, 3, 0), (score, 2, 0), (block_mask, 2, 0), (forced, 2, 0), (row_forced, 1, 0)),
+    out_index_count = output(ctx, index_count, first_given(row, score, row_lse, block_mask, forced, row_forced), Int32,
+        () -> (extent("x_select_block", "index_count", "n", (row, 3, 0), (score, 2, 0), (row_lse, 1, 0), (block_mask, 2, 0), (forced, 2, 0), (row_forced, 1, 0)),
             extent("x_select_block", "index_count", "x", (block_mask, 3, 0), (forced, 3, 0), (row_forced, 2, 0), (count_head, 1, 0), (cover_head, 1, 0)),
-            extent("x_select_block", "index_count", "b", (row, 4, 0), (score, 4, 0), (block_mask, 4, 0), (forced, 4, 0), (row_forced, 3, 0), (count_head, 2, 0)),))
+            extent("x_select_block", "index_count", "b", (row, 4, 0), (score, 4, 0), (row_lse, 3, 0), (block_mask, 4, 0), (forced, 4, 0), (row_forced, 3, 0), (count_head, 2, 0)),))
     out_kept_score = output(ctx, kept_score, first_given(), Float32,
         () -> ())
-    out_kept_mass = output(ctx, kept_mass, first_given(row, score, block_mask, forced, row_forced), Float32,
-        () -> (extent("x_select_block", "kept_mass", "n", (row, 3, 0), (score, 2, 0), (block_mask, 2, 0), (forced, 2, 0), (row_forced, 1, 0)),
+    out_kept_mass = output(ctx, kept_mass, first_given(row, score, row_lse, block_mask, forced, row_forced), Float32,
+        () -> (extent("x_select_block", "kept_mass", "n", (row, 3, 0), (score, 2, 0), (row_lse, 1, 0), (block_mask, 2, 0), (forced, 2, 0), (row_forced, 1, 0)),
             extent("x_select_block", "kept_mass", "x", (block_mask, 3, 0), (forced, 3, 0), (row_forced, 2, 0), (count_head, 1, 0), (cover_head, 1, 0)),
-            extent("x_select_block", "kept_mass", "b", (row, 4, 0), (score, 4, 0), (block_mask, 4, 0), (forced, 4, 0), (row_forced, 3, 0), (count_head, 2, 0)),))
+            extent("x_select_block", "kept_mass", "b", (row, 4, 0), (score, 4, 0), (row_lse, 3, 0), (block_mask, 4, 0), (forced, 4, 0), (row_forced, 3, 0), (count_head, 2, 0)),))
     out_score_out = output(ctx, score_out, first_given(), Float32,
         () -> ())
-    GC.@preserve(in_row, in_column, in_column_low, in_score, in_column_weight, in_block_mask, in_forced,
-        in_row_forced, in_column_forced, in_count_head, in_cover_head, in_query_start,
+    GC.@preserve(in_row, in_column, in_column_low, in_score, in_column_weight, in_row_lse, in_block_mask,
+        in_forced, in_row_forced, in_column_forced, in_count_head, in_cover_head, in_query_start,
         in_key_start, in_query_len, in_key_len, out_index, out_index_count, out_kept_score,
         out_kept_mass, out_score_out, begin
         params = XSelectBlockParams(sizeof(XSelectBlockParams),
@@ -2791,6 +2793,7 @@ function x_select_block(ctx::Target;
             tensor(ctx, "x_select_block", "column_low", in_column_low),
             tensor(ctx, "x_select_block", "score", in_score),
             tensor(ctx, "x_select_block", "column_weight", in_column_weight),
+            tensor(ctx, "x_select_block", "row_lse", in_row_lse),
             tensor(ctx, "x_select_block", "block_mask", in_block_mask),
             tensor(ctx, "x_select_block", "forced", in_forced),
             tensor(ctx, "x_select_block", "row_forced", in_row_forced),

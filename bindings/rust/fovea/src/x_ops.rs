@@ -593,6 +593,7 @@ op! {
         column_low set_column_low: in, "`(key_b, u, g, d)` f32 f16 bf16: box: the smallest of its keys; the dtype of column";
         score set_score: in, "`(b, h, n, u)` f32: scores in place of row and column; its columns are the sequence's own";
         column_weight set_column_weight: in, r"`(key_b, g, u)` f32: \>= 0, of normalise weighted";
+        row_lse set_row_lse: in, "`(b, h, n)` f32: of normalise softmax: scores s become exp(min(s - row_lse, 0)), or 0 where row_lse is not finite.  The lse of attention over the columns, where it is at hand; not with reduce_raw";
         block_mask set_block_mask: in, "`(b, x, n, mask_bytes)` u8: bit c % 8 of byte c / 8 is 1 where key block c is eligible; ceil(y / 8) bytes; not with remap_step";
         forced set_forced: in, "`(b, x, n, mask_bytes)` u8: the same where it is forced";
         row_forced set_row_forced: in, "`(b, x, n)` u8: not 0: all key blocks are forced";
