@@ -34,6 +34,7 @@ struct SparseCase {
   bool softcap = false, sink_logit = false, q_value = false, head_map = false, skip_head = false;
   bool mass = false, skipped = false, o_f32 = false, lse = true, dlse = false, spare = false;
   float margin = 0;
+  bool low = false;              // some tiles of 64 keys score far below others
   int splits = 0, outputs = 15;  // dq dk dv dsink_logit
   int codes = 0;                 // k in this type, v in it or as q
   int axis = 0;                  // 1: keys that stand for 4 tokens; 2: a shift and a context
@@ -64,6 +65,7 @@ std::string name_of(const SparseCase& c, bool backward) {
   flag(c.axis == 1, "step"), flag(c.axis == 2, "shift");
   flag(c.spare, "spare"), flag(c.dlse, "dlse");
   if (c.margin > 0) name << "_margin" << static_cast<int>(c.margin * 10);
+  flag(c.low, "low");
   if (c.splits) name << "_splits" << c.splits;
   if (backward && c.outputs != 15) name << "_out" << c.outputs;
   if (c.lay != Lay::contiguous) name << "_" << harness::kLayNames[static_cast<int>(c.lay)];
@@ -198,6 +200,7 @@ class SparseBuild {
     const double spread = c_.codes == FOVEA_I8 ? 40 : 1;
     const bool v_codes = c_.codes && c_.codes != FOVEA_E5M2;
     k_ = fill("k", p_.k, c_.codes ? c_.codes : c_.dtype, {cache_, slots_, c_.g, c_.d}, 2, spread);
+    if (c_.low) lower_keys();
     v_ = fill("v", p_.v, v_codes ? c_.codes : c_.dtype, {cache_, slots_, c_.g, c_.e}, 3,
               v_codes ? spread : 1);
     if constexpr (kForward) {
@@ -213,6 +216,17 @@ class SparseBuild {
       if (c_.codes) scale("k_scale", p_.k_scale, 1);
       if (v_codes) scale("v_scale", p_.v_scale, 2);
     }
+  }
+
+  // Tiles high, low, low, high, low, low, high, high: of each pair of neighbours some are low.
+  // Pages count one after the other, so that smaller ones mix.
+  void lower_keys() {
+    const harness::Random random(data_ ^ uint64_t{2} << 32);
+    uint64_t n = 0;
+    call_.fill(k_, [&](const int64_t* i) {
+      const int64_t at = c_.where == Where::paged ? i[0] * slots_ + i[1] : i[1];
+      return (0xc9 >> at / 64 % 8 & 1 ? 2 : 0.02) * random.normal(n++);
+    });
   }
 
   void lists() {
@@ -466,6 +480,7 @@ class SparseCases {
     backward_sweep();
     edges();
     kernels();
+    skips();
     gradients();
     many_clusters();
     small();
@@ -650,6 +665,69 @@ class SparseCases {
         small_blocks(c, name);
         splits(c, name);
       }
+  }
+  // Without a list: tiles of 64 keys that groups of 64 rows skip (src/ops/sparse/skip.inc).
+  void skips() {
+    for (int dtype : {FOVEA_BF16, FOVEA_F16})
+      for (int64_t d : {64, 128}) {
+        SparseCase c;
+        c.note = "tuned", c.dtype = dtype, c.d = c.e = d, c.keep = 0, c.margin = 3;
+        c.h = 2, c.g = c.x = c.b = 1, c.s = 290, c.t = 530, c.span = Span::causal;
+        c.skipped = c.low = true;
+        const std::string kernel = std::string("sm90.") + (dtype == FOVEA_F16 ? "f16" : "bf16") +
+                                   ".d" + std::to_string(d) + ".128x128.skip";
+        skips_of_sequences(c, kernel);
+        skips_of_pages(c, kernel);
+        skips_at_edges(c, kernel);
+      }
+  }
+  void skips_of_sequences(const SparseCase& c, const std::string& kernel) {
+    int n = 0;
+    for (Span span : {Span::full, Span::causal, Span::left, Span::band})
+      for (Where where : {Where::batched, Where::lengths, Where::varlen, Where::cache_row}) {
+        if (c.dtype == FOVEA_F16 && (span == Span::left) != (where == Where::lengths)) continue;
+        SparseCase x = c;
+        x.span = span, x.where = where, x.b = where == Where::batched ? 1 : 2;
+        x.margin = n % 7 == 6 ? 1000 : 3, x.h = n % 3 == 1 ? 3 : 2, x.skipped = n % 6 != 5;
+        x.sink_logit = n % 4 == 1, x.o_f32 = n % 3 == 1, x.lse = n++ % 5 != 4;
+        add(x, false, false, kernel);
+      }
+  }
+  // The page table is walked upwards, in stretches of 32 pages.
+  void skips_of_pages(const SparseCase& c, const std::string& kernel) {
+    for (int64_t page : {16, 32, 64, 128, 256})
+      for (Span span : {Span::full, Span::causal, Span::left}) {
+        SparseCase x = c;
+        x.where = Where::paged, x.page = page, x.span = span, x.b = 2;
+        x.s = page == 16 ? 66 : 200, x.t = page == 16 ? 1300 : 700;
+        add(x, false, false, kernel);
+      }
+  }
+  void skips_at_edges(const SparseCase& c, const std::string& kernel) {
+    const auto edge = [&](auto change) {
+      SparseCase x = c;
+      change(x);
+      add(x, false, false, kernel);
+    };
+    // Groups of one row and two, of which each tile is close.
+    for (int64_t s : {1, 63, 65, 130})
+      edge([&](SparseCase& x) { x.s = s, x.low = false, x.margin = 0.5F, x.h = 4, x.g = 2; });
+    // A margin of its own for each: all is skipped but what leads, and nothing is.
+    edge([](SparseCase& x) { x.margin = 0.01F, x.t = 900; });
+    edge([](SparseCase& x) { x.margin = 1e8F; });
+    edge([](SparseCase& x) { x.margin = 0; });
+    // Rows without keys, and tiles that no row of the first group sees.
+    edge([](SparseCase& x) { x.t = 130; });
+    edge([](SparseCase& x) { x.s = 300, x.t = 333, x.where = Where::lengths, x.b = 3; });
+    edge([](SparseCase& x) { x.t = 64; });
+    edge([](SparseCase& x) { x.t = 1, x.s = 70, x.span = Span::full; });
+    // Narrower than the instance.
+    edge([](SparseCase& x) { x.d -= 24, x.e -= 40; });
+    // More work items than a GPU has multiprocessors; rows of one head lie together.
+    edge([](SparseCase& x) {
+      x.b = 70, x.s = 140, x.t = 200, x.h = 4, x.g = 2, x.lay = Lay::head_first;
+    });
+    edge([](SparseCase& x) { x.splits = 1, x.s = 1, x.t = 900, x.h = 8, x.g = 2, x.b = 2; });
   }
   // Every instance of the tuned gradient (src/ops/sparse/backward.inc).
   void gradients() {

@@ -9,12 +9,15 @@
 //   one before are in flight together.  The softmax of S runs under O (intra-warpgroup overlap).
 //   Epilogue: rows of o leave by TMA through the shared memory of Q, where they fit.  Their
 //   divisors are computed under the last P V.
+//   Where tiles may be skipped (skips_sm90.cuh) the mainloop goes from first to last.  P V of a
+//   skipped half of a tile is not issued.
 //   V rows past the sequence's last key are zeroed where the tensor goes on: 0 times NaN is NaN.
 //   A work item without keys loads one tile, which its rows do not see.
 //   Shared memory and mbarriers: Shared90.
 //
 //   | named barrier | who arrives            | who waits   | what it guards                   |
-//   | 1 + n         | warpgroup n            | itself      | zeroed rows of V, rows of o      |
+//   | 1 + n         | warpgroup n            | itself      | zeroed rows of V, rows of o,     |
+//   |               |                        |             | the words of a vote              |
 //   | kPingPong + n | the warpgroup before n | warpgroup n | ping-pong: it may issue products |
 //
 // Policies: KeySource (source_sm90.cuh), Score and Mask (tile_policy.cuh), Epilogue (epilogue.cuh).
@@ -22,6 +25,7 @@
 #pragma once
 #include "cuda/block/softmax.cuh"
 #include "cuda/loop/feed_sm90.cuh"
+#include "cuda/loop/skips_sm90.cuh"
 #include "cuda/loop/tile_policy.cuh"
 #include "cuda/loop/tma_epilogue_sm90.cuh"
 #include "cuda/tile/mma_sm80.cuh"
@@ -99,6 +103,9 @@ class TileConsumer90 {
   static constexpr bool kRepeats = requires { Source::Steps::repeats; };
   // The keys of a tile are blocks that lie apart.
   static constexpr bool kBlocks = requires { Source::Steps::blocks; };
+  // Halves of tiles may be skipped, in ascending order.
+  static constexpr bool kSkips = requires { Source::Steps::ascends; };
+  static_assert(!kSkips || (BN == 128 && Shape::Stages >= 4));  // two tiles of 64 keys; GroupVote
 
  public:
   // A separate object: an object stays in memory until the loops over its arrays are unrolled.
@@ -139,7 +146,10 @@ class TileConsumer90 {
         const uint32_t q_rows = sm90::uniform(shared.q(q_at) + group * 64 * kPanelRowBytes);
         if constexpr (kQInRegisters) load_q();
         Item item(a, work, q_rows, work.tile.begin + warp_row);
-        mainloop(item);
+        if constexpr (kSkips)
+          ascend(item);
+        else
+          mainloop(item);
         finish(item);
       }
       __syncwarp();
@@ -158,6 +168,7 @@ class TileConsumer90 {
     const int begin, end;
     const Score score;
     OnlineSoftmax<1> state;
+    [[no_unique_address]] std::conditional_t<kSkips, GroupSkips, NoSkips> skips;
     bool more = false;  // o has values
 
     __device__ __forceinline__ Item(const Attend& a, const Slot& work, uint32_t q_rows, int row)
@@ -168,7 +179,9 @@ class TileConsumer90 {
           left(sm90::uniform(work.count)),
           begin(sm90::uniform(work.mask.begin)),
           end(sm90::uniform(work.mask.end)),
-          score(a, work.tile) {}
+          score(a, work.tile),
+          skips(work,
+                work.tile.begin + work.tile.size - row - static_cast<int>(threadIdx.x) % 32 / 4) {}
   };
 
   // Releases the slot of Q that o went through, under the next work item's first products.
@@ -231,11 +244,18 @@ class TileConsumer90 {
     shared.key_pipe().release(k);
     if (--item.left <= 0 && !kTmaStore) shared.q_pipe().release(q_at);
   }
+  // Halves: of the tile, those that were kept; bit 0, 1.
+  template <int Halves = 3>
   __device__ __forceinline__ void issue_values(Item& item, KeyState v) {
     shared.key_pipe().wait(v);
-    sm90::product_columns<Dtype>(
-        o[0], p[0], sm90::descriptor(shared.keys(v), TileV::panel_bytes, TileV::octet_bytes),
-        item.more, TileV::octet_bytes);
+    const uint64_t values =
+        sm90::descriptor(shared.keys(v), TileV::panel_bytes, TileV::octet_bytes);
+    if constexpr (kSkips) {
+      constexpr int kFirst = Halves & 1 ? 0 : BN / 32, kEnd = Halves & 2 ? BN / 16 : BN / 32;
+      sm90::add_columns<Dtype, kFirst, kEnd - kFirst>(o[0], p[0], values, TileV::octet_bytes);
+    } else {
+      sm90::product_columns<Dtype>(o[0], p[0], values, item.more, TileV::octet_bytes);
+    }
     sm90::commit();
     item.more = true;
   }
@@ -243,7 +263,8 @@ class TileConsumer90 {
     sm90::pin(o[0]);
     shared.key_pipe().release(v);
   }
-  __device__ __forceinline__ void weigh(Item& item, bool whole) {
+  // k: the stage that the tile came in.
+  __device__ __forceinline__ void weigh(Item& item, bool whole, KeyState k) {
     const int key = item.work.key_tile(item.n) * BN;
     item.score.apply(x, key, item.row);
     if constexpr (kBlocks) {
@@ -265,8 +286,19 @@ class TileConsumer90 {
         hide_absent(x, words);
       }
     }
-    item.state.weigh(x, alpha, item.score.factor);
+    if constexpr (kSkips)
+      item.skips.weigh(item.state, x, alpha, item.score.factor,
+                       GroupVote{shared.votes(k, group), 1 + group});
+    else
+      item.state.weigh(x, alpha, item.score.factor);
     item.n = item.work.before(item.n);
+  }
+  // Weights become the operand of P V, and sums so far are rescaled.
+  __device__ __forceinline__ void pack_weights(Item& item) {
+    pack_operand<Dtype>(p, x);
+    if constexpr (kSkips)
+      if (!item.skips.raised) return;
+    item.state.rescale_o(o, alpha);
   }
   // Zeroes V past the last key, where step n, whose K came before `at`, has such rows.
   __device__ __forceinline__ void zero_tail(const Item& item, int n) {
@@ -293,22 +325,61 @@ class TileConsumer90 {
     const KeyState v = at;
     at.next();
     warp_scheduler_barrier_sync();
-    issue_scores(item, k);
-    issue_values(item, v);
-    warp_scheduler_barrier_arrive();
-    sm90::wait<1>();
+    const auto issue = [&]<int Halves> {
+      issue_scores(item, k);
+      issue_values<Halves>(item, v);
+      warp_scheduler_barrier_arrive();
+      sm90::wait<1>();
+    };
+    if constexpr (kSkips)
+      by_halves(item, issue);
+    else
+      issue.template operator()<3>();
     retire_scores(item, k);
     const int n = item.n;
-    weigh(item, whole);
+    weigh(item, whole, k);
     sm90::wait<0>();
     retire_values(v);
-    pack_operand<Dtype>(p, x);
-    item.state.rescale_o(o, alpha);
-    if constexpr (kRepeats)
+    pack_weights(item);
+    if constexpr (kRepeats || kSkips)
       if (!whole) zero_tail(item, n);
   }
 
-  // All steps but the last P V.
+  // All steps but the last P V, from the first tile to the last.
+  __device__ __forceinline__ void ascend(Item& item) {
+#pragma unroll
+    for (int j = 0; j < E / 8; ++j)  // the first P V may be skipped
+#pragma unroll
+      for (int c = 0; c < 4; ++c) o[0][j][c] = 0;
+    issue_scores(item, at);
+    release_q();
+    sm90::wait<0>();
+    const KeyState k = at;
+    const int first = item.n;
+    retire_scores(item, k);
+    at.next();
+    weigh(item, first >= item.begin && first < item.end, k);
+    pack_operand<Dtype>(p, x);
+    zero_tail(item, first);
+#pragma unroll 1
+    while (item.left > 0) step(item, (item.n >= item.begin) & (item.n < item.end));
+  }
+  // Calls f for the halves whose P V is to be made.  Each has its own code down to the wait: of
+  // products that a condition leaves out the compiler makes groups of their own, and waits for
+  // more of them than wait() says.
+  template <class F>
+  __device__ __forceinline__ static void by_halves(const Item& item, F f) {
+    const bool first = item.skips.keeps[0], second = item.skips.keeps[1];
+    if (first & second)
+      f.template operator()<3>();
+    else if (first)
+      f.template operator()<1>();
+    else if (second)
+      f.template operator()<2>();
+    else
+      f.template operator()<0>();
+  }
+  // The same from the last to the first.
   __device__ __forceinline__ void mainloop(Item& item) {
     const Slot& work = item.work;
     const int seen = sm90::uniform(work.mask.last_tile(
@@ -327,7 +398,7 @@ class TileConsumer90 {
     retire_scores(item, at);
     at.next();
     const int first = item.n;
-    weigh(item, item.n >= item.begin && item.n < item.end);
+    weigh(item, item.n >= item.begin && item.n < item.end, at);
     pack_operand<Dtype>(p, x);
     if (skipped) {
       skip_stage();
@@ -351,7 +422,10 @@ class TileConsumer90 {
     const Slot& work = item.work;
     const int row = item.row;
     sm90::fence();
-    issue_values(item, at);
+    if constexpr (kSkips)
+      by_halves(item, [&]<int Halves> { issue_values<Halves>(item, at), sm90::wait<0>(); });
+    else
+      issue_values(item, at);
     bool stored = false;
     float factor[2];
     if constexpr (kTmaStore) {  // under the last values
@@ -381,6 +455,8 @@ class TileConsumer90 {
     const auto sync = [&] { sm90::named_barrier_sync(1 + group, 128); };
     if constexpr (requires { epilogue.done(a, work.tile, 0, shared.word(), sync); })
       epilogue.done(a, work.tile, work.number, shared.word(), sync);
+    if constexpr (kSkips)
+      if (threadIdx.x % 128 == 0) work.add_skipped(item.skips.skipped);
   }
 
   const Attend& a;

@@ -20,6 +20,7 @@ struct TileSlot : Source::Steps {
   int number, split;     // of the head and row tile; of its splits
   int rows;              // of the box of Q, whole groups
   bool zero_tail;        // V has rows past the last key in the first tile
+  static constexpr bool kAscends = requires { Steps::ascends; };
 
   // `place` is of head `head` of the sequence `seq`, which is number r.
   __device__ TileSlot(const typename Source::Call& call, const AttendGrid& grid,
@@ -35,22 +36,29 @@ struct TileSlot : Source::Steps {
     const KeyTiles tiles = Steps::template tiles<Mask>(call, tile, width);
     const TilePart part(static_cast<int>(tiles.count()), grid.splits, split);
     count = part.end - part.begin;
-    last = count > 0 ? static_cast<int>(tiles[part.end - 1]) : (tile.keys + width - 1) / width;
+    last = count > 0 ? static_cast<int>(tiles[kAscends ? part.begin : part.end - 1])
+                     : (tile.keys + width - 1) / width;
     jump_at = Mask::sinks ? static_cast<int>(tiles.first) : -1;
     jump_to = static_cast<int>(tiles.sinks) - 1;
     zero_tail = count > 0 && this->key_tile(last) * width + width > tile.keys;
   }
-  __device__ int before(int n) const { return n == jump_at ? jump_to : n - 1; }
+  // The step after step n of the walk.
+  __device__ int before(int n) const {
+    if constexpr (kAscends) return n + 1;
+    return n == jump_at ? jump_to : n - 1;
+  }
 };
 
 template <class Shape, class Source, class Mask>
 struct SharedLayout90 : sm90::SharedLayout {
   static constexpr int absent_words = (Shape::BN + 31) / 32;
+  static constexpr int groups_that_vote = TileSlot<Source, Mask>::kAscends ? Shape::Groups : 0;
   int q = tiles(Shape::q_bytes, Shape::Slots), keys = tiles(Shape::stage_bytes, Shape::Stages),
       slots = of<TileSlot<Source, Mask>>(2), pages = of<int>(2 * 32),
       absent = of<uint32_t>(Shape::Stages * absent_words), word = of<int>(),
       tile_pipe = pipeline<2>(), q_pipe = pipeline<Shape::Slots>(),
-      key_pipe = pipeline<Shape::Stages>(), prefetch = barriers(), confirmed = barriers(2);
+      key_pipe = pipeline<Shape::Stages>(), prefetch = barriers(), confirmed = barriers(2),
+      votes = of<uint4>(Shape::Stages * groups_that_vote);
 };
 
 // The block's shared memory:
@@ -95,6 +103,10 @@ struct Shared90 {
   // Bit j % 32 of word j / 32: key j of the stage's tile has no page.
   __device__ uint32_t* absent(KeyState i) const {
     return reinterpret_cast<uint32_t*>(base + layout.absent) + i.stage * kAbsentWords;
+  }
+  // Words of a group's vote about the tile of a stage (skips_sm90.cuh).
+  __device__ uint32_t* votes(KeyState i, int group) const {
+    return reinterpret_cast<uint32_t*>(base + layout.votes) + (i.stage * Shape::Groups + group) * 4;
   }
   // For the epilogue.
   __device__ int* word() const { return reinterpret_cast<int*>(base + layout.word); }

@@ -238,12 +238,13 @@ struct RowBoxes {
 
 // In pages, of which a tile holds a whole number, at most 32, or one holds a whole number of tiles:
 // a lane has a page, or a tile's part of one.  Without a page, as RowBoxes.
+// A stretch of the page table ends with a step's pages, or begins with them where the walk ascends.
 template <class Shape>
 struct PageBoxes {
   static constexpr bool paged = true;
   static constexpr bool only_pages = Shape::TileK::interleaved;
   static constexpr int kStretch = 32;
-  // Pool pages of a stretch of the page table, from `first` on one a lane.  A walk goes down it.
+  // Pool pages of a stretch of the page table, from `first` on one a lane.  A walk goes along it.
   struct Stretch {
     int first, page;
   };
@@ -255,8 +256,8 @@ struct PageBoxes {
   // A page that no key has.
   __device__ int nowhere() const { return static_cast<int>(a.sequences.pool); }
 
-  // The lane's entry of the page table in the stretch that ends with the pages of a step of the
-  // walk; nullptr: none, or of no key.
+  // The lane's entry of the page table in the stretch of a step of the walk; nullptr: none, or of
+  // no key.
   template <class Work>
   __device__ __forceinline__ const int32_t* entry_of(const Work& work, int step, int lane) const {
     return entry_from(work, first_of(work, step), lane);
@@ -278,8 +279,10 @@ struct PageBoxes {
                 0};
     if (!pages()) return keys;
     const int place = place_of(n), tiles = cuts.tiles;
-    if (place < stretch.first) {
-      stretch.first = place + cuts.boxes - kStretch;
+    bool past = place < stretch.first;
+    if constexpr (Work::kAscends) past = place + cuts.boxes > stretch.first + kStretch;
+    if (past) {
+      stretch.first = first_at<Work>(place);
       stretch.page = page_at(entry_from(work, stretch.first, lane));
     }
     keys.row = tiles > 1 ? (n - place * tiles) * Shape::BN : 0;
@@ -295,7 +298,12 @@ struct PageBoxes {
   }
   template <class Work>
   __device__ int first_of(const Work& work, int step) const {
-    return place_of(work.key_tile(step)) + cuts.boxes - kStretch;
+    return first_at<Work>(place_of(work.key_tile(step)));
+  }
+  template <class Work>
+  __device__ int first_at(int place) const {
+    if constexpr (Work::kAscends) return place;
+    return place + cuts.boxes - kStretch;
   }
   template <class Work>
   __device__ __forceinline__ const int32_t* entry_from(const Work& work, int first,

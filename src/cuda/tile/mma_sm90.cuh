@@ -236,6 +236,15 @@ __device__ inline void product_columns(float (&d)[N][4], const uint32_t (&a)[Ste
     Wgmma<Dtype, N * 8>::template rs<1>(d, a[k], b + k * (octet_bytes / 8), accumulate || k);
 }
 
+// d += A B over the steps [First, First + Count) of 16 k alone.
+template <int Dtype, int First, int Count, int N, int Steps>
+__device__ inline void add_columns(float (&d)[N][4], const uint32_t (&a)[Steps][4], uint64_t b,
+                                   int octet_bytes) {
+#pragma unroll
+  for (int k = First; k < First + Count; ++k)
+    Wgmma<Dtype, N * 8>::template rs<1>(d, a[k], b + k * (octet_bytes / 8), true);
+}
+
 // d = A B over Depth: A a tile [k][64 rows], B a tile [k][column].
 template <int Dtype, int Depth, int N>
 __device__ inline void product_transposed(float (&d)[N][4], uint64_t a, uint64_t b) {

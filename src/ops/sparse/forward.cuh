@@ -23,6 +23,8 @@ struct SparseWork90 {
   bool blocks;       // a key tile is blocks that lie apart
   Partials parts;    // of splits, which blocks alone have
   int32_t* arrived;  // MergingEpilogue's
+  float drop;        // without lists: SkippingAttend's
+  int64_t* skipped;
 };
 
 struct SparseInstance90 {
@@ -61,6 +63,8 @@ struct SparseConfig90 {
 // Explicitly instantiated, one file for each dtype and width.
 template <SparseConfig90 C>
 SparseInstance90 sparse_sm90_instance();
+template <SparseConfig90 C>
+SparseInstance90 sparse_skip_sm90_instance();
 template <SparseConfig80 C>
 SparseInstance80 sparse_sm80_instance();
 template <SparseConfig80 C>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The choice among the Hopper instances of x_sparse_forward, row tiles and their order.
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "core/dtype.h"
@@ -29,6 +30,16 @@ const std::vector<SparseInstance90>& instances() {
   static const std::vector<SparseInstance90> rows = {
 #define FOVEA_INSTANCE(...) sparse_sm90_instance<SparseConfig90 __VA_ARGS__>(),
 #include "instances/sparse_forward_sm90.inc"
+#undef FOVEA_INSTANCE
+  };
+  return rows;
+}
+
+// Every row of skip.inc in this build, narrow widths first.
+const std::vector<SparseInstance90>& skipping_instances() {
+  static const std::vector<SparseInstance90> rows = {
+#define FOVEA_INSTANCE(...) sparse_skip_sm90_instance<SparseConfig90 __VA_ARGS__>(),
+#include "instances/sparse_skip_sm90.inc"
 #undef FOVEA_INSTANCE
   };
   return rows;
@@ -150,11 +161,22 @@ Text refuses_list(const SparseAttend& call) {
   return "";
 }
 
+// Of a call without a list.
+Text refuses_margin(const SparseAttend& call) {
+  SparseAttend other = call;
+  other.skip_margin = 0, other.skipped = nullptr;
+  if (const char* field = other.other_list()) return reason_given(field);
+  // Tiles are met in order, by one block.
+  if (call.attend.splits > 1) return reason("splits", call.attend.splits, "at most 1");
+  return "";
+}
+
 Text refuses(const Context& ctx, const SparseAttend& call) {
   const Attend& a = call.attend;
   if (Text why = hopper_refuses(ctx, a); !why.empty()) return why;
   if (const char* field = a.not_plain()) return reason_given(field);
-  if (Text why = refuses_list(call); !why.empty()) return why;
+  if (Text why = call.list.listed() ? refuses_list(call) : refuses_margin(call); !why.empty())
+    return why;
   // TMA has no empty tensor: it would read one row.
   const Sequences& q = a.sequences;
   if (!q.capacity || !q.caches || (q.page && !q.pool)) return "there are no keys";
@@ -204,8 +226,47 @@ bool order_of(const DeviceInfo& device, const Attend& a, const Rows& rows, int64
   return true;
 }
 
+Text name_of(const SparseInstance90& instance) {
+  return Text(".") + dtype_name(instance.dtype) + ".d" + Text::number(instance.d) + "." +
+         Text::number(instance.rows) + "x" + Text::number(instance.keys);
+}
+
+// Without a list: tiles of 64 keys that groups of 64 rows skip (loop/skips_sm90.cuh).
+Text offer_margin(const Context& ctx, const SparseAttend& call, Plan& plan) {
+  const Attend& a = call.attend;
+  const int64_t page = a.sequences.page;
+  const SparseInstance90* instance = nullptr;
+  for (const SparseInstance90& row : skipping_instances())
+    if (!instance && row.dtype == a.dtype && a.d <= row.d && a.e <= row.e) instance = &row;
+  if (!instance) return no_instance(a.dtype, "d", a.d, "e", a.e) + ", skip_margin";
+  const int64_t keys = instance->keys;
+  if (page && (page < kLeastBlock || (page < keys ? keys % page : page % keys)))
+    return reason("k.shape[1] (page)", page,
+                  "at least " + Text::number(kLeastBlock) + ", and a divisor or a multiple of " +
+                      Text::number(keys));
+  const Rows rows{1, instance->rows, instance->rows};
+  SparseWork90 work{};
+  if (Text why = map_operands(call, rows,
+                              {instance, keys, page && page < keys ? page : keys, false}, work);
+      !why.empty())
+    return why;
+  if (!order_of(device_info(ctx), a, rows, 1, work)) return "more than 2^31 row tiles";
+  work.drop = call.skip_margin > 0 ? call.skip_margin / a.score.scale : INFINITY;
+  work.skipped = call.skipped;
+  plan.kernel += name_of(*instance) + ".skip";
+  plan.launch = [=](Context& ctx, void*) {
+    SparseWork90 now = work;
+    if (work.schedule.items > device_info(ctx).multiprocessors)
+      now.schedule.counters = counters(ctx);
+    if (work.skipped) check(cudaMemsetAsync(work.skipped, 0, sizeof(int64_t), stream(ctx)), kOp);
+    instance->launch(ctx, call.attend, now);
+  };
+  return "";
+}
+
 Text offer(const Context& ctx, const SparseAttend& call, Plan& plan) {
   if (Text why = refuses(ctx, call); !why.empty()) return why;
+  if (!call.list.listed()) return offer_margin(ctx, call, plan);
   const Attend& a = call.attend;
   Rows rows = rows_of(call);
   const bool many = united(call);
@@ -225,8 +286,7 @@ Text offer(const Context& ctx, const SparseAttend& call, Plan& plan) {
   SparseWork90 work{};
   if (Text why = map_operands(call, rows, keys, work); !why.empty()) return why;
   if (!order_of(device_info(ctx), a, rows, splits, work)) return "more than 2^31 row tiles";
-  plan.kernel += Text(".") + dtype_name(a.dtype) + ".d" + Text::number(instance->d) + "." +
-                 Text::number(instance->rows) + "x" + Text::number(instance->keys);
+  plan.kernel += name_of(*instance);
   if (rows.heads > 1) plan.kernel += ".packed";
   if (rows.lists > 1 || many)
     plan.kernel += ".union";
