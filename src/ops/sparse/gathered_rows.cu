@@ -6,6 +6,7 @@
 #include "ops/sparse/gathered_rows.cuh"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "core/locate.h"
 #include "cuda/block/softmax.cuh"
@@ -71,17 +72,24 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The four columns of a lane of a part.
+// Four columns of a part, which a lane has.
 template <bool Half>
-__device__ float4 part_at(const GatheredRows& rows, int64_t at) {
-  if constexpr (Half) {
-    const uint2 x = __ldcs(reinterpret_cast<const uint2*>(static_cast<const uint16_t*>(rows.o) + at));
-    const float2 u = pair_of<FOVEA_F16>(x.x), v = pair_of<FOVEA_F16>(x.y);
-    return {u.x, u.y, v.x, v.y};
-  } else {
-    return __ldcs(reinterpret_cast<const float4*>(static_cast<const float*>(rows.o) + at));
+struct PartColumns {
+  std::conditional_t<Half, uint2, float4> x{};
+
+  __device__ void load(const void* o, int64_t at) {
+    constexpr int kBytes = Half ? 2 : 4;
+    x = __ldcs(reinterpret_cast<const decltype(x)*>(static_cast<const char*>(o) + at * kBytes));
   }
-}
+  __device__ float4 operator()() const {
+    if constexpr (Half) {
+      const float2 u = pair_of<FOVEA_F16>(x.x), v = pair_of<FOVEA_F16>(x.y);
+      return {u.x, u.y, v.x, v.y};
+    } else {
+      return x;
+    }
+  }
+};
 
 // The merge of a row and head so far, in units of log2.
 struct MergedRow {
@@ -105,12 +113,12 @@ __device__ void merge_some(const GatheredRows& rows, int64_t first, int n, bool 
   const int lane = threadIdx.x % 32, column = lane * 4;
   const uint32_t there = column < e ? ~0u : 0u, some = __ballot_sync(~0u, named) & there;
   const int count = min(32, rows.keep - n);
-  float4 part[kAtOnce];
+  PartColumns<Half> part[kAtOnce];
   const auto load = [&](int c0) {
 #pragma unroll
     for (int c = 0; c < kAtOnce; ++c) {
-      part[c] = float4{};
-      if (some >> (c0 + c) & 1) part[c] = part_at<Half>(rows, (first + c0 + c) * e + column);
+      part[c] = {};
+      if (some >> (c0 + c) & 1) part[c].load(rows.o, (first + c0 + c) * e + column);
     }
   };
   float2 stats{kNegativeInfinity, 0.f};
@@ -126,8 +134,9 @@ __device__ void merge_some(const GatheredRows& rows, int64_t first, int n, bool 
     for (int c = 0; c < kAtOnce; ++c) {
       const float w = __shfl_sync(~0u, weight * stats.y, c0 + c);
       if (!(live >> (c0 + c) & 1)) continue;
-      row.o.x = fmaf(w, part[c].x, row.o.x), row.o.y = fmaf(w, part[c].y, row.o.y);
-      row.o.z = fmaf(w, part[c].z, row.o.z), row.o.w = fmaf(w, part[c].w, row.o.w);
+      const float4 o = part[c]();
+      row.o.x = fmaf(w, o.x, row.o.x), row.o.y = fmaf(w, o.y, row.o.y);
+      row.o.z = fmaf(w, o.z, row.o.z), row.o.w = fmaf(w, o.w, row.o.w);
     }
     c0 += kAtOnce;
     if (c0 >= count) return;
@@ -136,7 +145,7 @@ __device__ void merge_some(const GatheredRows& rows, int64_t first, int n, bool 
 }
 
 template <bool Half>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 3)
     merge_places_kernel(const __grid_constant__ Attend a, const __grid_constant__ BlockLists lists,
                         const __grid_constant__ GatheredRows rows,
                         const __grid_constant__ GatherPhase phase, int64_t work) {
