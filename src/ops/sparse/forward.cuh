@@ -32,7 +32,8 @@ struct SparseInstance90 {
   int32_t rows, keys;  // of a row tile, of a key tile
   bool blocks;         // key tiles may be blocks that lie apart
   void (*launch)(Context&, const Attend&, const SparseWork90&);
-  void (*gather)(Context&, const Attend&, const GatheredWork90&);  // nullptr: rows follow each other
+  void (*gather)(Context&, const Attend&,
+                 const GatheredWork90&);  // nullptr: rows follow each other
 };
 
 // A kernel of gathered keys' arguments beside the call.

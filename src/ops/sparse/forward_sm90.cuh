@@ -19,9 +19,8 @@ auto gather_launcher() -> decltype(SparseInstance90::gather) {
     using Shape = GatheredShape90<C.dtype, C.d, C.e, C.stages>;
     return [](Context& ctx, const Attend& a, const GatheredWork90& work) {
       launch<gathered_rows_sm90<Shape>>(
-          ctx, "x_sparse_forward",
-          std::min(work.schedule.items, device_info(ctx).multiprocessors), Shape::threads,
-          GatheredShared90<Shape>::layout.bytes, a, work);
+          ctx, "x_sparse_forward", std::min(work.schedule.items, device_info(ctx).multiprocessors),
+          Shape::threads, GatheredShared90<Shape>::layout.bytes, a, work);
     };
   } else {
     return nullptr;

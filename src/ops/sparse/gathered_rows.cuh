@@ -75,8 +75,7 @@ struct GatheredSlots {
   // run(phase, most chunks) for each phase, then its merge.
   template <class Run>
   void each_phase(Run run) const {
-    const int32_t units = shape.lists / (shape.blocks > 0 ? shape.blocks : 1),
-                  group = shape.group;
+    const int32_t units = shape.lists / (shape.blocks > 0 ? shape.blocks : 1), group = shape.group;
     const auto even = [](int32_t all, int32_t parts) { return (all + parts - 1) / parts; };
     const int32_t heads = most < group ? even(group, even(group, most)) : group;
     const int32_t held = most < group ? 1 : most / group;

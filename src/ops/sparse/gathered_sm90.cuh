@@ -3,8 +3,8 @@
 //   o_c = softmax(scores(q k_c')) v_c for one place c of each row's list (gathered_rows.cuh).
 // A block is persistent.  A work item is a chunk of 128 rows and a query head: neighbours share a
 // block of keys, so K and V come from L2.
-//   Warp 0 is the scheduler and copies K and V by TMA.  Warps 1 and 2 gather 64 rows of Q each by
-// cp.async, an item ahead.  Two consumer warpgroups own 64 rows each, Q in registers.
+//   Warp 3 is the scheduler, an item ahead.  Warp 0 copies K and V by TMA.  Warps 1 and 2 gather 64
+// rows of Q each by cp.async.  Two consumer warpgroups own 64 rows each, Q in registers.
 //   Mainloop: the steps of all items of a block are one stream.  S = Q K' of a step and O += P V of
 // the one before are in flight together, across items too: an item's parts are stored under the
 // first step of the next one.
@@ -12,11 +12,11 @@
 //   V rows past the sequence's last key are zeroed where the tensor goes on: 0 times NaN is NaN.
 //
 //   | barrier   | who arrives              | who waits    | what it guards                     |
-//   | ready     | scheduler                | gather warps | an item, to be gathered            |
+//   | ready     | scheduler                | warps 0 to 2 | an item, to be copied              |
 //   | q full    | a lane of each gather    | consumers    | the item, its rows, Q              |
 //   | q empty   | a lane of each consumer  | scheduler    | the same, to overwrite             |
 //   | key full  | TMA                      | consumers    | a tile of K or V                   |
-//   | key empty | a lane of each consumer  | scheduler    | the same, to overwrite             |
+//   | key empty | a lane of each consumer  | warp 0       | the same, to overwrite             |
 //   | named 1+n | warpgroup n              | itself       | zeroed rows of V                   |
 #pragma once
 #include "cuda/loop/attend_sm90.cuh"
@@ -31,13 +31,19 @@ struct GatheredShape90 : AttendShape90<Dtype, D, E, 2, kGatheredKeys, Stages> {
   static constexpr int Slots = 2, gather_warps = 2, lines = 64;  // lines: of a gather warp
 };
 
+// Where a tile of keys lies in the tensor.
+struct KeyRowBox {
+  int row, head, batch;
+};
+
 // Keys count within the sequence.  steps = 0: there are no more items.
 struct GatheredItem {
-  int64_t query, part;    // element offset of row 0 in q, first part of row 0
-  int32_t steps, key;     // key: the first of the first tile
-  int32_t keys, shift;    // of the sequence: keys, keys - rows
+  int64_t query, part;  // element offset of row 0 in q, first part of row 0
+  int32_t steps, key;   // key: the first of the first tile
+  int32_t keys, shift;  // of the sequence: keys, keys - rows
   int32_t whole_low, whole_high;
-  int32_t first, count;   // entries
+  int32_t first, count;  // entries
+  KeyRowBox box;         // of the first tile
 };
 
 template <class Shape>
@@ -59,7 +65,8 @@ struct GatheredShared90 {
   unsigned char* base;
   uint32_t at;
 
-  __device__ explicit GatheredShared90(unsigned char* base) : base(base), at(shared_address(base)) {}
+  __device__ explicit GatheredShared90(unsigned char* base)
+      : base(base), at(shared_address(base)) {}
   __device__ uint32_t q(QState i) const { return at + layout.q + i.stage * Shape::q_bytes; }
   __device__ uint32_t keys(KeyState i) const {
     return at + layout.keys + i.stage * Shape::stage_bytes;
@@ -99,17 +106,20 @@ class GatheredProducer90 {
 
   __device__ __forceinline__ void run(int warp) {
     if (warp == 0)
-      schedule_items();
+      copy_keys();
     else if (warp <= Shape::gather_warps)
       gather_rows((warp - 1) * Shape::lines);
+    else
+      schedule_items();
   }
 
  private:
-  __device__ __forceinline__ void schedule_items() {
+  __device__ __forceinline__ void schedule_items() const {
     const GatheredRows& rows = work.rows;
     const GatherPhase& phase = work.phase;
     const int first = rows.base[phase.unit * rows.blocks],
               end = rows.base[(phase.unit + phase.units) * rows.blocks];
+    typename Shared::QState slot;
     for (TileScheduler items(work.schedule, true); !items.done(); items.next(true)) {
       const int place = *items / phase.heads, head = phase.head + *items % phase.heads;
       if (first + place >= end) {  // so are all later items
@@ -117,53 +127,59 @@ class GatheredProducer90 {
         break;
       }
       const RowChunk chunk = rows.chunk[first + place];
-      if (chunk.count) push_item(chunk, head);
+      if (!chunk.count) continue;
+      shared.q_pipe().acquire(slot);
+      if (lane == 0) {
+        shared.item(slot) = item_of(chunk, head);
+        sm90::barrier_arrive(shared.ready(slot));
+      }
+      __syncwarp();
+      slot.next();
     }
-    push_value();
     shared.q_pipe().acquire(slot);
     if (lane != 0) return;
     shared.item(slot).steps = 0;
     sm90::barrier_arrive(shared.ready(slot));
   }
-
-  __device__ __forceinline__ void push_item(const RowChunk& chunk, int head) {
+  __device__ __forceinline__ GatheredItem item_of(const RowChunk& chunk, int head) const {
     const GatheredRows& rows = work.rows;
     const int unit = chunk.list / rows.blocks, r = unit / rows.x;
     const int h = (unit - r * rows.x) * rows.group + head;
-    const int steps = (chunk.high - chunk.low + Shape::BN - 1) / Shape::BN;
     const Sequence seq = a.sequences[r];
-    shared.q_pipe().acquire(slot);
-    if (lane == 0) {
-      GatheredItem& item = shared.item(slot);
-      item.query = seq.batch * a.q.stride[0] + seq.row_begin * a.q.stride[1] + h * a.q.stride[2];
-      item.part = rows.first_part(work.phase, unit, head);
-      item.steps = steps, item.key = chunk.low;
-      item.keys = static_cast<int>(seq.keys), item.shift = static_cast<int>(seq.keys - seq.rows);
-      item.whole_low = chunk.whole_low, item.whole_high = chunk.whole_high;
-      item.first = chunk.first, item.count = chunk.count;
-      sm90::barrier_arrive(shared.ready(slot));
-    }
-    __syncwarp();
-    slot.next();
-    Box box{static_cast<int>(seq.key_begin) + chunk.low,
-            h / (static_cast<int>(a.h) / static_cast<int>(a.g)),
-            static_cast<int>(seq.key_batch)};
+    GatheredItem item;
+    item.query = seq.batch * a.q.stride[0] + seq.row_begin * a.q.stride[1] + h * a.q.stride[2];
+    item.part = rows.first_part(work.phase, unit, head);
+    item.steps = (chunk.high - chunk.low + Shape::BN - 1) / Shape::BN, item.key = chunk.low;
+    item.keys = static_cast<int>(seq.keys), item.shift = static_cast<int>(seq.keys - seq.rows);
+    item.whole_low = chunk.whole_low, item.whole_high = chunk.whole_high;
+    item.first = chunk.first, item.count = chunk.count;
+    item.box = {static_cast<int>(seq.key_begin) + chunk.low,
+                h / (static_cast<int>(a.h) / static_cast<int>(a.g)),
+                static_cast<int>(seq.key_batch)};
+    return item;
+  }
+
+  // An item's consumers end after all of its tiles are copied, so it is not read too late here.
+  __device__ __forceinline__ void copy_keys() {
+    for (typename Shared::QState slot;; slot.next()) {
+      sm90::barrier_wait(shared.ready(slot), slot.phase);
+      const int steps = shared.item(slot).steps;
+      if (steps == 0) return push_value();
+      KeyRowBox box = shared.item(slot).box;
 #pragma unroll 1
-    for (int n = 0; n < steps; ++n, box.row += Shape::BN) {
-      push<TileK>(work.maps.k, box);
-      push_value();
-      value = box;
+      for (int n = 0; n < steps; ++n, box.row += Shape::BN) {
+        push<TileK>(work.maps.k, box);
+        push_value();
+        value = box;
+      }
     }
   }
-  struct Box {
-    int row, head, batch;
-  };
   template <class Tile>
-  __device__ __forceinline__ void push(const CUtensorMap& map, const Box& box) {
+  __device__ __forceinline__ void push(const CUtensorMap& map, const KeyRowBox& box) {
     shared.key_pipe().acquire(at);
     if (lane == 0)
-      sm90::tma_load_tile<Tile>(shared.keys(at), map, shared.key_pipe().full(at), box.row,
-                                box.head, box.batch);
+      sm90::tma_load_tile<Tile>(shared.keys(at), map, shared.key_pipe().full(at), box.row, box.head,
+                                box.batch);
     __syncwarp();
     at.next();
   }
@@ -221,9 +237,8 @@ class GatheredProducer90 {
   const GatheredWork90& work;
   const Shared& shared;
   const int lane;
-  typename Shared::QState slot;
   typename Shared::KeyState at;
-  Box value{0, 0, -1};  // batch < 0: none
+  KeyRowBox value{0, 0, -1};  // batch < 0: none
 };
 
 // A consumer warpgroup: 64 lines of an item.
@@ -403,14 +418,13 @@ class GatheredConsumer90 {
         const int exponent = exponent_of(half, inverse);
         unit = __uint_as_float(static_cast<uint32_t>(127 - exponent) << 23);
         const float scale = __uint_as_float(static_cast<uint32_t>(127 + exponent) << 23);
-        store_row<FOVEA_F16>(place < 0 ? nullptr : static_cast<uint16_t*>(rows.o) + at * a.e,
-                             width, o[0], half, inverse * scale);
+        store_row<FOVEA_F16>(place < 0 ? nullptr : static_cast<uint16_t*>(rows.o) + at * a.e, width,
+                             o[0], half, inverse * scale);
       } else if (place >= 0) {
         store_wide(static_cast<float*>(rows.o) + at * a.e, width, o[0], half, inverse);
       }
       if (place >= 0 && lane % 4 == 0)
-        rows.stats[at] =
-            make_float2(sum == 0.f ? kNegativeInfinity : top + __log2f(sum), unit);
+        rows.stats[at] = make_float2(sum == 0.f ? kNegativeInfinity : top + __log2f(sum), unit);
     }
   }
 
