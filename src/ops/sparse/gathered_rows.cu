@@ -145,7 +145,7 @@ __device__ void merge_some(const GatheredRows& rows, int64_t first, int n, bool 
 }
 
 template <bool Half>
-__global__ void __launch_bounds__(kThreads, 3)
+__global__ void __launch_bounds__(kThreads, Half ? 3 : 2)
     merge_places_kernel(const __grid_constant__ Attend a, const __grid_constant__ BlockLists lists,
                         const __grid_constant__ GatheredRows rows,
                         const __grid_constant__ GatherPhase phase, int64_t work) {
