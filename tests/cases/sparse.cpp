@@ -662,6 +662,7 @@ class SparseCases {
         packed(c, name);
         unions(c, name);
         if (w[0] <= 128) large_unions(c, name + "128x128.union");
+        if (w[0] <= 128) gathered_rows(c, name + "128x128.gathered");
         small_blocks(c, name);
         splits(c, name);
       }
@@ -880,6 +881,41 @@ class SparseCases {
           x.sink_logit = n % 4 == 1, x.o_f32 = n % 5 == 1, x.lse = n++ % 5 != 4;
           add(x, false, false, kernel);
         }
+  }
+  // The same lists by blocks of keys: each takes the rows that name it.
+  void gathered_rows(SparseCase c, const std::string& kernel) {
+    static constexpr int64_t heads[][3] = {{4, 4, 4}, {4, 2, 4}, {4, 2, 2}, {4, 1, 1}, {4, 4, 1}};
+    c.block_rows = 1, c.t = 1100;
+    int n = 0;
+    for (int64_t keys : {128, 256, 384})
+      for (Where where : {Where::batched, Where::lengths, Where::varlen, Where::cache_row})
+        for (Span span : {Span::full, Span::causal, Span::left, Span::band}) {
+          SparseCase x = c;
+          x.block_keys = keys, x.where = where, x.span = span;
+          x.s = keys == 128 ? 580 : keys == 256 ? 650 : 210, x.keep = keys == 256 ? 1 : 2;
+          // Of packed sequences the keys of all are one axis.
+          if (where == Where::varlen) x.t = 400, x.s = 390, x.keep = 4;
+          const auto& of = heads[n % 5];
+          x.h = of[0], x.g = of[1], x.x = of[2], x.b = where == Where::batched ? 1 : 2;
+          x.sink_logit = n % 4 == 1, x.o_f32 = n % 7 == 2, x.lse = n % 5 != 4;
+          x.counts = n % 3 != 1;
+          if (n % 6 == 3) x.d -= 24, x.e -= 8;
+          if (n % 6 == 5) x.lay = Lay::head_first;
+          ++n;
+          if (c.dtype == FOVEA_F16 && n % 3) continue;
+          add(x, false, false, kernel);
+        }
+    // More places than lanes of a warp, each block many times; rows that see no key of their list.
+    SparseCase x = c;
+    x.block_keys = 384, x.h = x.g = x.x = 2, x.s = 150, x.keep = 40, x.counts = false;
+    add(x, false, false, kernel);
+    x.s = 400, x.t = 200, x.keep = 2;
+    add(x, false, false, kernel);
+    // Two phases: of sequences and heads, of the heads that share a list.
+    x.s = 130, x.t = 300, x.b = 17, x.h = x.g = x.x = 4, x.counts = true;
+    add(x, false, false, kernel);
+    x.b = 1, x.h = x.g = 72, x.x = 1;
+    add(x, false, false, kernel);
   }
   // Blocks of which a key tile has many.
   void small_blocks(SparseCase c, const std::string& name) {

@@ -9,25 +9,28 @@
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_select.cuh>
 
+#include "core/locate.h"
+
 namespace fovea::cuda {
 namespace {
 
 constexpr int kThreads = 256, kSortThreads = 128;
 
-// A warp takes a list; tiles have one key.
+// 1 << shift lanes take a list; tiles have one key.
 template <class Lists>
 __global__ void __launch_bounds__(kThreads)
     entries_kernel(const __grid_constant__ Lists a, const __grid_constant__ ListTranspose order,
-                   int64_t work, uint64_t* to) {
-  constexpr int kWarps = kThreads / 32;
+                   int shift, int64_t work, uint64_t* to) {
   const Sequences& q = a.sequences;
-  for (int64_t w = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32; w < work;
-       w += int64_t{gridDim.x} * kWarps) {
+  const int lane = threadIdx.x & ((1 << shift) - 1), each = kThreads >> shift;
+  for (int64_t w = int64_t{blockIdx.x} * each + (threadIdx.x >> shift); w < work;
+       w += int64_t{gridDim.x} * each) {
     const int64_t rows = a.rows_most();
-    const int64_t i = w % rows, h = w / rows % order.heads, r = w / rows / order.heads;
+    const int64_t list = quotient(w, rows), i = w - list * rows;
+    const int64_t r = quotient(list, order.heads), h = list - r * order.heads;
     const Sequence sequence = q[r];
     const uint64_t none = order.from(order.none, i), first = order.from(order.tile(r, h, 0), i);
-    for (int64_t n = threadIdx.x % 32; n < a.n; n += 32) {
+    for (int64_t n = lane; n < a.n; n += 1 << shift) {
       const int64_t j = i < a.rows(sequence) ? a.key(sequence, r, h, i, n) : -1;
       to[w * a.n + n] = static_cast<uint64_t>(n) | (j < 0 ? none : order.named(first, j));
     }
@@ -137,9 +140,11 @@ ListRuns ListTransposeSlots<Lists>::sort(Context& ctx, const char* op, void* bas
         ctx, op, count_of_lists * chunks, kSortThreads, 0, lists, order,
         std::clamp(bits_of(lists.keys_most()), 1, 32), chunks, count_of_lists * chunks, to);
   };
+  // Lanes of a list: as many as it has entries, up to a warp.
+  const int shift = std::min(bits_of(lists.n - 1), 5);
   if (!order.key_bits)
-    launch<entries_kernel<Lists>>(ctx, op, ceil_div(count_of_lists, kThreads / 32), kThreads, 0,
-                                  lists, order, count_of_lists, to);
+    launch<entries_kernel<Lists>>(ctx, op, ceil_div(count_of_lists, kThreads >> shift), kThreads, 0,
+                                  lists, order, shift, count_of_lists, to);
   else if (lists.n <= 512)
     sort_lists.template operator()<4>();
   else

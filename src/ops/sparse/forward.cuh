@@ -27,11 +27,15 @@ struct SparseWork90 {
   int64_t* skipped;
 };
 
+struct GatheredWork90;
+
 struct SparseInstance90 {
   int32_t dtype, d, e;
   int32_t rows, keys;  // of a row tile, of a key tile
   bool blocks;         // key tiles may be blocks that lie apart
   void (*launch)(Context&, const Attend&, const SparseWork90&);
+  void (*gather)(Context&, const Attend&,
+                 const GatheredWork90&);  // nullptr: rows follow each other
 };
 
 // A kernel of gathered keys' arguments beside the call.

@@ -10,6 +10,7 @@
 #include "cuda/launch.h"
 #include "cuda/loop/hopper.h"
 #include "ops/sparse/forward.cuh"
+#include "ops/sparse/gathered_rows.cuh"
 #include "ops/sparse/kernels.h"
 
 namespace fovea {
@@ -111,6 +112,28 @@ bool united(const SparseAttend& call) {
          rows_of(call).heads == 1 && keys_of_union(a).instance;
 }
 
+// The same lists by gathered rows: each block of keys takes the rows that name it, and a row merges
+// a part for each place.  A part costs as much as kPartKeys keys, a union's keys cost two thirds of
+// dense's rate.  Lists that fill row tiles pay; where no union serves, they always do.
+constexpr int64_t kPartKeys = 256, kPackedHeads = 4;
+bool gathered(const SparseAttend& call) {
+  const Attend& a = call.attend;
+  const SparseList& list = call.list;
+  const Sequences& q = a.sequences;
+  if (list.block_rows != 1 || list.block_keys % kGatheredKeys || list.first_keys || q.page ||
+      a.splits > 1 || list.keep < 1)
+    return false;
+  // Packed heads of a row fill a tile of their own.
+  if (list.block_keys <= kMostBlock && rows_of(call).heads > kPackedHeads) return false;
+  const Keys keys = keys_of_union(a);
+  const int64_t blocks = ceil_div(q.key_max, list.block_keys);
+  if (!keys.instance || !keys.instance->gather ||
+      q.query_max * list.keep < kGatheredRows * blocks || !GatheredSlots::fits(call))
+    return false;
+  const int64_t seen = a.mask.window.right > 0 ? q.key_max / 2 : q.key_max;
+  return !united(call) || 2 * list.keep * (list.block_keys + kPartKeys) <= 3 * seen;
+}
+
 Keys keys_of(const SparseAttend& call, int64_t rows, bool split) {
   const Attend& a = call.attend;
   const int64_t page = a.sequences.page, block = call.list.block_keys;
@@ -148,7 +171,7 @@ Text refuses_list(const SparseAttend& call) {
   if (!list.index) return "index is absent, wanted one";
   if (list.block_keys % 64 && 64 % list.block_keys)
     return reason("block_keys", list.block_keys, "16, 32, or a multiple of 64");
-  if (list.block_keys > kMostBlock && !united(call))
+  if (list.block_keys > kMostBlock && !united(call) && !gathered(call))
     return reason("block_keys", list.block_keys, "at most " + Text::number(kMostBlock));
   if (list.block_keys < kLeastBlock)
     return reason("block_keys", list.block_keys, "at least " + Text::number(kLeastBlock));
@@ -226,6 +249,7 @@ bool order_of(const DeviceInfo& device, const Attend& a, const Rows& rows, int64
   return true;
 }
 
+// ".bf16.d128.128x128"
 Text name_of(const SparseInstance90& instance) {
   return Text(".") + dtype_name(instance.dtype) + ".d" + Text::number(instance.d) + "." +
          Text::number(instance.rows) + "x" + Text::number(instance.keys);
@@ -264,9 +288,32 @@ Text offer_margin(const Context& ctx, const SparseAttend& call, Plan& plan) {
   return "";
 }
 
+// Rows by the blocks of keys that their lists name.
+Text offer_gathered(const SparseAttend& call, Plan& plan) {
+  const Attend& a = call.attend;
+  const Keys keys = keys_of_union(a);
+  const SparseInstance90 instance = *keys.instance;
+  SparseWork90 work{};
+  if (Text why = map_operands(call, {1, kGatheredRows, kGatheredRows}, keys, work); !why.empty())
+    return why;
+  plan.kernel += name_of(instance) + ".gathered";
+  const GatheredSlots slots(plan.workspace, kOp, call);
+  plan.launch = [=, maps = work.maps](Context& ctx, void* base) {
+    const GatheredRows rows = slots.make(ctx, kOp, call, base);
+    slots.each_phase([&](const GatherPhase& phase) {
+      const int64_t items = slots.chunks(phase.units) * phase.heads;
+      instance.gather(ctx, call.attend,
+                      {rows, phase, {static_cast<int32_t>(items), counters(ctx)}, maps});
+      merge_places(ctx, kOp, call, rows, phase);
+    });
+  };
+  return "";
+}
+
 Text offer(const Context& ctx, const SparseAttend& call, Plan& plan) {
   if (Text why = refuses(ctx, call); !why.empty()) return why;
   if (!call.list.listed()) return offer_margin(ctx, call, plan);
+  if (gathered(call)) return offer_gathered(call, plan);
   const Attend& a = call.attend;
   Rows rows = rows_of(call);
   const bool many = united(call);

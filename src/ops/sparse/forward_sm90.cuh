@@ -8,8 +8,24 @@
 #include "cuda/loop/merging_epilogue.cuh"
 #include "cuda/loop/source_unions_sm90.cuh"
 #include "ops/sparse/forward.cuh"
+#include "ops/sparse/gathered_sm90.cuh"
 
 namespace fovea::cuda {
+
+// Gathered rows, on the instances of tiles of 128 rows and 128 keys.
+template <SparseConfig90 C>
+auto gather_launcher() -> decltype(SparseInstance90::gather) {
+  if constexpr (C.groups == 2 && C.keys == kGatheredKeys && C.d <= 128) {
+    using Shape = GatheredShape90<C.dtype, C.d, C.e, C.stages>;
+    return [](Context& ctx, const Attend& a, const GatheredWork90& work) {
+      launch<gathered_rows_sm90<Shape>>(
+          ctx, "x_sparse_forward", std::min(work.schedule.items, device_info(ctx).multiprocessors),
+          Shape::threads, GatheredShared90<Shape>::layout.bytes, a, work);
+    };
+  } else {
+    return nullptr;
+  }
+}
 
 template <SparseConfig90 C>
 SparseInstance90 sparse_sm90_instance() {
@@ -49,7 +65,7 @@ SparseInstance90 sparse_sm90_instance() {
     a.sequences.page ? run.template operator()<SpansOfPages>(whole)
                      : run.template operator()<Spans>(whole);
   };
-  return {C.dtype, C.d, C.e, Shape::BM, C.keys, kBlocks, launcher};
+  return {C.dtype, C.d, C.e, Shape::BM, C.keys, kBlocks, launcher, gather_launcher<C>()};
 }
 
 }  // namespace fovea::cuda
