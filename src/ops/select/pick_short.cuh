@@ -118,8 +118,8 @@ __global__ void __launch_bounds__(kPickThreads)
 template <class Source>
 void pick_short(Context& ctx, const char* op, const Source& source, int64_t rows, int64_t longest) {
   const int64_t blocks = ceil_div(rows, kPickThreads / 32);
-  longest <= 128 ? launch_pdl<pick_short_kernel<Source, 4>>(ctx, op, blocks, kPickThreads, 0,
-                                                             source, rows)
+  longest <= 128
+      ? launch_pdl<pick_short_kernel<Source, 4>>(ctx, op, blocks, kPickThreads, 0, source, rows)
   : longest <= 512
       ? launch_pdl<pick_short_kernel<Source, 16>>(ctx, op, blocks, kPickThreads, 0, source, rows)
       : launch_pdl<pick_short_kernel<Source, kShortMost / 32>>(ctx, op, blocks, kPickThreads, 0,

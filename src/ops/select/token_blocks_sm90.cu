@@ -109,7 +109,7 @@ Text offer(const Context& ctx, const SelectToken& a, Plan& plan) {
   if (const PickShape shape(device_info(ctx), 1, a.units()); !shape.fits(device_info(ctx)))
     return reason_shared(shape.shared_bytes, device_info(ctx).shared_block_bytes);
   TokenMaps90 maps;
-  const MapOf rows{at.q, at.dtype,     at.b, at.s, at.h, at.d, kTokenSums / slots.heads(),
+  const MapOf rows{at.q,         at.dtype, at.b, at.s, at.h, at.d, kTokenSums / slots.heads(),
                    slots.heads()};
   const MapOf keys{at.k, at.dtype, q.page ? q.pool : q.caches, q.page ? q.page : at.t,
                    at.g, at.d,     slots.call.box_keys};

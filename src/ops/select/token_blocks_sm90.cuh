@@ -40,8 +40,12 @@ __device__ inline TokenBlocksSeen90 seen_of(const SelectToken& a, const Sequence
   const TokenRow row = a.row(q, i);
   const auto key = [](int64_t x) { return static_cast<int>(clamp_i64(x, 0, INT_MAX)); };
   const auto after = [&](int64_t x) { return key(x > a.first_keys ? x : a.first_keys); };
-  TokenBlocksSeen90 seen{after(row.seen.low), key(row.seen.high), after(row.seen.first_low),
-                         key(row.seen.first_high), 0, 0};
+  TokenBlocksSeen90 seen{after(row.seen.low),
+                         key(row.seen.high),
+                         after(row.seen.first_low),
+                         key(row.seen.first_high),
+                         0,
+                         0};
   if (!a.last_keys) return seen;
   constexpr int64_t far = int64_t{1} << 34;  // more than rows lie behind any key
   const int64_t last = a.last_keys < far ? a.last_keys : far;
@@ -159,7 +163,9 @@ struct TokenBlocksConsumer90 {
   __device__ __forceinline__ void release(uint32_t barrier) const {
     if (threadIdx.x % 32 == 0) sm90::barrier_arrive(barrier);
   }
-  __device__ __forceinline__ int first_row(int product) const { return 64 * group + 128 * product; }
+  __device__ __forceinline__ int first_row(int product) const {
+    return 64 * group + 128 * product;
+  }
   // The lane's first row of a product, which has another 8 on.
   __device__ __forceinline__ int own_row(int product) const {
     return first_row(product) + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
@@ -256,10 +262,14 @@ struct TokenBlocksConsumer90 {
     if (absent || from < full_begin[product] || from + kTokenKeys > full_end[product])
       hide(scores, own_row(product), from, absent, any);
     switch (call.cells) {
-      case 1: return put<1>(scores, to[product], tile, any);
-      case 2: return put<2>(scores, to[product], tile, any);
-      case 4: return put<4>(scores, to[product], tile, any);
-      default: return put<8>(scores, to[product], tile, any);
+      case 1:
+        return put<1>(scores, to[product], tile, any);
+      case 2:
+        return put<2>(scores, to[product], tile, any);
+      case 4:
+        return put<4>(scores, to[product], tile, any);
+      default:
+        return put<8>(scores, to[product], tile, any);
     }
   }
   // Heads of a list head are rows of the tile, which lie in lanes four apart.
@@ -376,5 +386,6 @@ TokenBlocksInstance90 select_token_blocks_sm90_instance() {
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(dtype, d) \
-  template fovea::cuda::TokenBlocksInstance90 fovea::cuda::select_token_blocks_sm90_instance<dtype, d>();
+#define FOVEA_INSTANCE(dtype, d)              \
+  template fovea::cuda::TokenBlocksInstance90 \
+  fovea::cuda::select_token_blocks_sm90_instance<dtype, d>();

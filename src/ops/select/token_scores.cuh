@@ -22,7 +22,7 @@ struct TokenScores90 {
   int64_t pitch;  // a multiple of kTokenKeys
   int64_t first;  // group
   int32_t units, rows_each, group_units;  // units of a group: x where a unit is a list head
-  int32_t box_keys, boxes;  // of a tile of keys: 1 but for short pages
+  int32_t box_keys, boxes;                // of a tile of keys: 1 but for short pages
 };
 
 // "" or what no Hopper kernel of x_select_token takes.
