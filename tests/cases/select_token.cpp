@@ -239,6 +239,80 @@ std::vector<harness::Case> token_kernels() {
   return cases;
 }
 
+// Each instance of the Hopper kernel for blocks of keys, and what each of its ways needs.
+std::vector<harness::Case> token_blocks_kernels() {
+  std::vector<harness::Case> cases;
+  const auto named = [&](const std::string& words, const std::string& kernel) {
+    WordCases one(kOp, build_token);
+    one.add("q k scale=0.5 index index_count kept_score " + words, "sm90_blocks");
+    cases.push_back(one.cases()[0]);
+    cases.back().cuda_kernel = "sm90.blocks." + kernel;
+  };
+  // Two groups of rows: the first fills its tile, the second a product of it.
+  for (const std::string dtype : {"bf16", "f16"})
+    for (const int64_t width : {64, 128}) {
+      const std::string both = "q:" + dtype + " k:" + dtype + " d=";
+      const std::string kernel = dtype + ".d" + std::to_string(width);
+      named(both + std::to_string(width) +
+                " h=4 g=1 x=4 b=1 s=70 t=700 causal=1 pool_keys=128 count=3 keep=3 force_last=1",
+            kernel);
+      named(both + std::to_string(width - 16) +
+                " h=3 g=1 x=3 b=3 query_len key_len s=9 t=500 pool_keys=64 count=4 keep=3"
+                " first_keys=70",
+            kernel);
+    }
+  for (const char* words :
+       {// Blocks of other sizes, heads of a list, heads of a key head.
+        "h=4 g=1 x=4 b=2 s=21 t=300 pool_keys=32 count=5 keep=6 causal=1 force_last=2",
+        "h=8 g=2 x=4 reduce=1 b=1 s=40 t=500 pool_keys=16 count=8 keep=8 causal=1",
+        "h=8 g=1 x=2 reduce=2 b=1 s=40 t=500 pool_keys=128 count=2 keep=2 causal=1",
+        "h=16 g=2 x=2 reduce=3 b=1 s=40 t=500 pool_keys=32 count=8 keep=8 causal=1",
+        "h=16 g=1 x=2 reduce=1 b=1 s=19 t=300 pool_keys=64 count=2 keep=2",
+        "h=4 g=1 x=4 b=1 s=70 t=1300 pool_keys=256 count=2 keep=2 causal=1 force_last=1",
+        "h=2 g=1 x=2 b=1 s=9 t=2900 pool_keys=1024 count=2 keep=3 causal=1",
+        "h=2 g=2 x=2 b=1 s=300 t=400 pool_keys=128 count=2 keep=2 causal=1 force_last=1",
+        "h=2 g=2 x=2 b=1 s=300 t=200 pool_keys=16 count=4 keep=4 causal=1",
+        "h=70 g=1 x=70 b=1 s=5 t=150 pool_keys=16 count=3 keep=3 causal=1",
+        "h=140 g=2 x=70 reduce=1 b=1 s=5 t=150 pool_keys=16 count=3 keep=3 causal=1",
+        // Places.
+        "h=4 g=1 x=4 b=3 page_table page=16 key_len s=9 t=500 pool_keys=64 count=3 keep=3 "
+        "causal=1",
+        "h=4 g=1 x=4 b=3 page_table page=64 key_len s=1 t=900 pool_keys=128 count=3 keep=3 "
+        "causal=1 force_last=1",
+        "h=4 g=2 x=4 b=3 page_table page=256 cache_row key_len s=9 t=700 pool_keys=128 count=3 "
+        "keep=3 force_last=1",
+        "h=4 g=1 x=4 b=2 page_table page=8 s=70 t=300 pool_keys=16 count=5 keep=5 causal=1",
+        "h=4 g=1 x=4 query_start key_start s=150 t=500 pool_keys=32 count=3 keep=3 causal=1",
+        "h=4 g=2 x=2 reduce=1 query_start b=1 key_len s=70 t=300 pool_keys=16 count=3 keep=3",
+        "h=4 g=1 x=4 b=3 cache_row s=9 t=300 pool_keys=32 count=3 keep=3 head_first",
+        // Windows and what is left out.
+        "h=4 g=1 x=4 b=1 s=70 t=600 pool_keys=64 count=3 keep=3 causal=1 window_left=200 "
+        "sink_keys=70",
+        "h=4 g=1 x=4 b=1 s=70 t=600 pool_keys=32 count=3 keep=3 window_left=90 window_right=40",
+        "h=4 g=1 x=4 b=1 s=70 t=600 pool_keys=64 count=3 keep=3 causal=1 last_keys=130 "
+        "first_keys=3",
+        "h=4 g=1 x=4 b=1 s=70 t=600 pool_keys=64 count=3 keep=3 last_keys=9223372036854775807",
+        "h=4 g=1 x=4 b=2 s=70 t=300 pool_keys=16 count=3 keep=3 causal=1 key_step=4 key_shift=3 "
+        "context_len last_keys=9",
+        // Rules.
+        "h=4 g=1 x=4 b=1 s=9 t=600 pool_keys=32 count=5 keep=2 causal=1 force_last=3",
+        "h=4 g=1 x=4 b=1 s=9 t=600 pool_keys=32 count=100000 keep=25 force_last=1000000",
+        "h=4 g=1 x=4 b=1 s=9 t=600 pool_keys=32 count=0 keep=3 causal=1",
+        // Rows of some lengths, and several chunks.
+        "h=2 g=1 x=2 b=1 s=2 t=3000 pool_keys=16 count=40 keep=40 causal=1 force_last=2",
+        "h=2 g=1 x=2 b=1 s=2 t=9000 pool_keys=16 count=40 keep=40 causal=1 force_last=2",
+        "h=2 g=1 x=2 b=1 s=2 t=20000 pool_keys=16 count=40 keep=40 causal=1 force_last=2",
+        "h=64 g=64 x=64 b=140 s=1 t=40 pool_keys=16 count=2 keep=2 force_last=1",
+        // Rounding, NaN and infinities.
+        "h=4 g=1 x=4 data=1 b=1 s=9 t=700 pool_keys=64 count=4 keep=4 causal=1",
+        "h=8 g=1 x=2 reduce=1 data=1 b=1 s=9 t=700 pool_keys=64 count=4 keep=4 causal=1",
+        "h=4 g=1 x=4 data=2 b=1 s=9 t=300 pool_keys=16 count=9 keep=12 force_last=1",
+        "h=8 g=1 x=4 reduce=2 data=2 b=1 s=9 t=300 pool_keys=16 count=9 keep=12 causal=1",
+        "h=8 g=1 x=2 reduce=3 data=2 b=1 s=9 t=300 pool_keys=16 count=9 keep=12 causal=1"})
+    named(std::string("q:bf16 k:bf16 d=32 ") + words, "bf16.d64");
+  return cases;
+}
+
 std::vector<harness::Case> token_cases() {
   WordCases add(kOp, build_token);
   token_sweeps(add), token_edges(add), token_methods(add);
@@ -247,6 +321,7 @@ std::vector<harness::Case> token_cases() {
            "small", true)
       .add("code_q code measure=2 b=1 s=1 t=9 h=2 g=2 x=2 count=3 keep=4", "small", true);
   std::vector<harness::Case> cases = token_kernels();
+  for (const harness::Case& one : token_blocks_kernels()) cases.push_back(one);
   for (const harness::Case& one : add.cases()) cases.push_back(one);
   return cases;
 }

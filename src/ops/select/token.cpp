@@ -160,8 +160,9 @@ Plan plan(const Context& ctx, const Params& p) {
   read_tensors(a, p);
   read_extents(a, p);
   read_places(a, p);
-  return choose(kOp, ctx, a, x_select_token_host,
-                FOVEA_CUDA_KERNELS(x_select_token_sm90, x_select_token_simt));
+  return choose(
+      kOp, ctx, a, x_select_token_host,
+      FOVEA_CUDA_KERNELS(x_select_token_sm90, x_select_token_blocks_sm90, x_select_token_simt));
 }
 
 }  // namespace fovea

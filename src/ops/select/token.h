@@ -95,6 +95,7 @@ struct SelectToken {
 extern const Kernel<SelectToken> x_select_token_host;
 
 // CUDA builds only.
-extern const Kernel<SelectToken> x_select_token_sm90, x_select_token_simt;
+extern const Kernel<SelectToken> x_select_token_sm90, x_select_token_blocks_sm90,
+    x_select_token_simt;
 
 }  // namespace fovea

@@ -14,16 +14,19 @@ constexpr int kTokenKeys = 128;  // of a tile
 constexpr int kTokenSums = 256;  // rows x heads of a tile
 constexpr int kTokenThreads = 384;
 
-// A chunk: units [0, units) are (group, list head), list head fastest.
+// A chunk: units [0, units), each a part of the heads of a group of rows; parts are fastest.
 struct TokenScores90 {
   SelectToken a;
   TokenGroups groups;
-  uint32_t* key;  // (units, rows of a unit, pitch): keys of core/pick.h, 0: not selectable
+  uint32_t* key;  // (groups, x, rows_each, pitch): keys of core/pick.h, 0: not selectable
   int64_t pitch;  // a multiple of kTokenKeys
   int64_t first;  // group
-  int32_t units, rows_each;
-  int32_t box_keys, boxes;  // of a tile of keys: 1 but for short pages
+  int32_t units, rows_each, group_units;  // units of a group: x where a unit is a list head
+  int32_t box_keys, boxes;                // of a tile of keys: 1 but for short pages
 };
+
+// "" or what no Hopper kernel of x_select_token takes.
+Text token_refuses_sm90(const Context& ctx, const SelectToken& a);
 
 struct TokenMaps90 {
   CUtensorMap q, k;

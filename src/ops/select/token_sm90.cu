@@ -10,7 +10,7 @@
 #include "core/reasons.h"
 #include "cuda/loop/hopper.h"
 #include "cuda/loop/pick_rows.cuh"
-#include "ops/select/token_scores.cuh"
+#include "ops/select/token_lists.cuh"
 
 namespace fovea {
 namespace cuda {
@@ -19,51 +19,6 @@ namespace {
 constexpr char kOp[] = "x_select_token";
 constexpr int64_t kHalfBytes = int64_t{30} << 20;
 constexpr int64_t kUnitsMost = 4096;  // of a chunk: each block counts their tiles
-
-// The lists of a chunk's rows.
-struct TokenLists {
-  struct Row {
-    const uint32_t* key;
-    int64_t wanted, batch, list, at;
-    int n, forced;
-  };
-  SelectToken a;
-  TokenGroups groups;
-  const uint32_t* keys;
-  int64_t pitch, first, keep;
-  int32_t rows_each;
-
-  __device__ bool open(int64_t w, Row& row) const {
-    const int64_t unit = quotient(w, rows_each), i = w - unit * rows_each;
-    const int64_t group = quotient(unit, a.x);
-    const TokenGroup at = groups.at(a.attend.sequences, first + group);
-    if (i >= at.rows) return false;
-    const TokenRow seen = a.row(at.sequence, at.first + i);
-    row.key = keys + w * pitch, row.wanted = a.wanted(seen);
-    row.batch = at.sequence.batch, row.list = unit - group * a.x;
-    row.at = at.sequence.row_begin + at.first + i;
-    row.n = static_cast<int>(seen.units);
-    row.forced = static_cast<int>(clamp_i64(seen.forced, 0, INT_MAX));
-    return true;
-  }
-  using Raw = uint32_t;
-  __device__ __forceinline__ Raw load(const Row& row, int i) const { return row.key[i]; }
-  __device__ __forceinline__ uint32_t key(const Row& row, int i, Raw own) const {
-    return own && i >= row.forced ? kPickForced : own;
-  }
-  __device__ void put(const Row& row, int64_t place, int i) const {
-    *a.index.at<int32_t>(row.batch, row.list, row.at, place) = i;
-    if (a.kept_score) *a.kept_score.at(row.batch, row.list, row.at, place) = pick_value(row.key[i]);
-  }
-  __device__ void pad(const Row& row, int64_t place) const {
-    *a.index.at<int32_t>(row.batch, row.list, row.at, place) = -1;
-    if (a.kept_score) *a.kept_score.at(row.batch, row.list, row.at, place) = -INFINITY;
-  }
-  __device__ void count(const Row& row, int64_t wanted) const {
-    if (a.index_count)
-      *a.index_count.at<int32_t>(row.batch, row.list, row.at) = static_cast<int32_t>(wanted);
-  }
-};
 
 // nullptr: no row of token.inc in this build.
 const TokenInstance90* instance_of(const SelectToken& a) {
@@ -83,23 +38,15 @@ const TokenInstance90* instance_of(const SelectToken& a) {
 // "" or what of the call the kernels do not take, but for instances and maps.
 Text refuses(const Context& ctx, const SelectToken& a) {
   const Attend& at = a.attend;
-  const Sequences& q = at.sequences;
-  if (Text why = hopper_refuses(ctx, q); !why.empty()) return why;
+  if (Text why = token_refuses_sm90(ctx, a); !why.empty()) return why;
   if (a.measure != FOVEA_X_SELECT_SCORE_DOT && a.measure != FOVEA_X_SELECT_SCORE_RELU_WEIGHTED)
     return reason("measure", a.measure, "dot or relu_weighted");
-  if (a.masses()) return reason_given("kept_mass");
   if (a.pool > 1) return reason("pool_keys", a.pool, "0");
-  if (!at.h || !a.x || !q.count || !q.query_max) return "there are no rows or heads";
-  if (!q.key_max || !q.capacity || !q.caches || (q.page && !q.pool)) return "there are no keys";
   if (at.dtype != FOVEA_E4M3 && at.dtype != FOVEA_F16 && at.dtype != FOVEA_BF16)
     return Text("q.dtype is ") + dtype_name(at.dtype) + ", wanted f16, bf16 or e4m3";
-  if (at.k_dtype != at.dtype) return reason_dtype("k.dtype", at.k_dtype, at.dtype, "q");
   if (at.k_scale && at.groups != 1) return reason("k_scale.shape[3] (groups)", at.groups, "1");
-  if (a.x < at.g) return reason("x", a.x, "list heads of one key head, at least g");
   if (a.reduce == FOVEA_X_SELECT_REDUCE_MAX && a.group() > 1)
     return reason("reduce", a.reduce, "sum or mean");
-  if (q.page && (q.page < 8 || (q.page < kTokenKeys ? kTokenKeys % q.page : q.page % kTokenKeys)))
-    return reason("k.shape[1] (page)", q.page, "8, 16, 32, 64 or a multiple of 128");
   return "";
 }
 
@@ -113,6 +60,7 @@ struct TokenSlots90 {
     call.a = a, call.groups = TokenGroups(q, kTokenSums / heads);
     call.rows_each = static_cast<int32_t>(std::min(call.groups.rows, q.query_max));
     call.pitch = ceil_div(q.key_max, kTokenKeys) * kTokenKeys;
+    call.group_units = static_cast<int32_t>(a.x);
     call.box_keys =
         static_cast<int32_t>(q.page ? std::min<int64_t>(q.page, kTokenKeys) : kTokenKeys);
     call.boxes = kTokenKeys / call.box_keys;
@@ -132,8 +80,7 @@ void run(Context& ctx, const TokenSlots90& slots, const TokenInstance90& row,
     call.units = static_cast<int32_t>(groups * a.x);
     call.key = slots.key.at(base) + n % 2 * slots.half;
     row.run(ctx, call, maps, n > 0);
-    const TokenLists lists{a,          call.groups, call.key,      call.pitch,
-                           call.first, a.keep,      call.rows_each};
+    const TokenLists<false> lists(call, 1);
     pick_rows(ctx, kOp, lists, int64_t{call.units} * call.rows_each, a.attend.sequences.key_max);
   }
 }
@@ -166,6 +113,21 @@ Text offer(const Context& ctx, const SelectToken& a, Plan& plan) {
 }
 
 }  // namespace
+
+Text token_refuses_sm90(const Context& ctx, const SelectToken& a) {
+  const Attend& at = a.attend;
+  const Sequences& q = at.sequences;
+  if (Text why = hopper_refuses(ctx, q); !why.empty()) return why;
+  if (a.masses()) return reason_given("kept_mass");
+  if (!at.h || !a.x || !q.count || !q.query_max) return "there are no rows or heads";
+  if (!q.key_max || !q.capacity || !q.caches || (q.page && !q.pool)) return "there are no keys";
+  if (at.k_dtype != at.dtype) return reason_dtype("k.dtype", at.k_dtype, at.dtype, "q");
+  if (a.x < at.g) return reason("x", a.x, "list heads of one key head, at least g");
+  if (q.page && (q.page < 8 || (q.page < kTokenKeys ? kTokenKeys % q.page : q.page % kTokenKeys)))
+    return reason("k.shape[1] (page)", q.page, "8, 16, 32, 64 or a multiple of 128");
+  return "";
+}
+
 }  // namespace cuda
 
 extern const Kernel<SelectToken> x_select_token_sm90 = {"sm90", cuda::offer};
