@@ -251,7 +251,7 @@ def compare(chosen, ctx, args, peer, keep):
     for case in chosen:
         try:
             kernel, ms, peer_ms, off, beside = measure(case, ctx, args.backend, args.rounds)
-        except fovea.Unsupported as why:
+        except (fovea.Unsupported, cases.PeerFailed) as why:
             print(f"{case.op}/{case.name}: {why}")
             continue
         rate = case.work / ms * 1e3 * case.scale
