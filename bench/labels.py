@@ -42,6 +42,8 @@ PEERS = {
     "triton, the same selection": "the same in Triton",
     "triton, the same selection and attention": "the same in Triton",
     "torch._scaled_mm, equal work": "e4m3 matrix products of as many flops",
+    "fla": "fla",
+    "vLLM": "vLLM's Triton kernels",
     "fovea contiguous": "contiguous keys",
     "fovea dense": "dense attention",
     "fovea dense, equal work": "equal sequences, as many pairs",

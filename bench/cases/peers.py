@@ -214,12 +214,13 @@ class Moba(Beside):
         return self.ours(ctx, inputs, dout), self.beside(call, inputs, dout)
 
     def ours(self, ctx, inputs, dout):
+        numbers = {"block_keys": self.block, "count": self.count}
         if not self.backward:
-            return Named("moba", ctx, *inputs, compared=1, count=self.count)
+            return Named("moba", ctx, *inputs, compared=1, **numbers)
         shape = self.b, self.h, self.n
         empty = lambda *more: torch.empty(*shape, *more, dtype=torch.int32, device=dout.device)
         chosen = {"index": empty(self.count), "index_count": empty()}
-        numbers = fovea.recipe("moba").numbers | {"count": self.count}
+        numbers = fovea.recipe("moba").numbers | numbers
         o, lse = fovea.x_pooled_forward(ctx, *inputs, lse=True, **chosen, **numbers)[:2]
         fields = {"block_rows": 1, "block_keys": self.block, "causal": 1, **chosen}
         return Own(self.op, ctx, *inputs, o, lse, dout, compared=3, **fields)
