@@ -37,7 +37,8 @@ class Peer:
             return [x.transpose(1, 2) if x.ndim == 4 else x for x in self.call()]
         except Exception as why:
             said = str(why).strip().splitlines() or [""]
-            raise PeerFailed(f"the peer fails: {type(why).__name__}: {said[0]}") from why
+            said = " ... ".join(dict.fromkeys((said[0], said[-1])))
+            raise PeerFailed(f"the peer fails: {type(why).__name__}: {said}") from why
 
 
 def forward(call):
@@ -291,12 +292,8 @@ class Msa(Beside):
         place["key_len"] = torch.full((self.b,), self.n, dtype=torch.int32, device=device)
         theirs = self.theirs(q, index_q, pool, place)
         fields = place if self.paged else {}
-        if not self.paged:  # the same keys, one after the other
-            k, v, index_k = (
-                x[order.long()].view(self.b, -1, *x.shape[2:])[:, : self.n].contiguous() for x in pool
-            )
-        else:
-            k, v, index_k = pool
+        whole = lambda x: x[order.long()].view(self.b, -1, *x.shape[2:])[:, : self.n].contiguous()
+        k, v, index_k = pool if self.paged else map(whole, pool)
         if self.scored:
             fields = fields | {"index_q": index_q, "index_k": index_k, "lists": self.g}
             ours = Named("msa", ctx, q, k, v, compared=1, count=self.count, **fields)
@@ -315,20 +312,17 @@ class Msa(Beside):
         k, v, index_k = pool
         cache = torch.cat((k, v), dim=-1).transpose(1, 2).contiguous()  # keys and values of a head
         table, length, scale = place["page_table"], place["key_len"], self.d**-0.5
-        rows = q.shape[1]
+        rows, forced = q.shape[1], (0, 1)  # first blocks, last blocks
         start = torch.arange(self.b + 1, dtype=torch.int32, device=q.device) * rows
         before = length - rows
 
         def choose(ops):
             mine = index_flat, index_k.squeeze(2), table
             if self.decode:
-                forced = 0, 1  # first blocks, last blocks
                 sizes = self.n, self.count, *forced, self.g, 1, 1
                 return ops.minimax_m3_index_decode(*mine, length, *sizes)
-            score = ops.minimax_m3_index_score(
-                *mine, start, length, before, rows, self.n, self.g
-            )
-            return ops.minimax_m3_index_topk(score, start, before, rows, self.count, 0, 1)
+            score = ops.minimax_m3_index_score(*mine, start, length, before, rows, self.n, self.g)
+            return ops.minimax_m3_index_topk(score, start, before, rows, self.count, *forced)
 
         def make(index=None):
             where = "vllm.models.minimax_m3.common.ops."
