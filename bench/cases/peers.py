@@ -300,9 +300,10 @@ class Msa(Beside):
             return ours, Peer(theirs)
         position = self.position.to(device).repeat(self.b)
         index, count = lists(position, self.g, self.block, self.count, device, seed)
-        given = [x.unflatten(1, (self.b, rows)).transpose(0, 1).contiguous() for x in (index, count)]
-        fields = fields | {"block_rows": 1, "block_keys": self.block, "causal": True}
-        ours = Own(self.op, ctx, q, k, v, index=given[0], index_count=given[1], **fields)
+        split = lambda x: x.unflatten(1, (self.b, rows)).transpose(0, 1).contiguous()
+        fields = fields | {"index": split(index), "index_count": split(count)}
+        fields |= {"block_rows": 1, "block_keys": self.block, "causal": True}
+        ours = Own(self.op, ctx, q, k, v, **fields)
         return ours, Peer(lambda: theirs(index))
 
     def theirs(self, q, index_q, pool, place):
