@@ -184,13 +184,14 @@ class Nsa(Beside):
     def ours(self, ctx, q, k, v, gates, dout):
         names = "compressed", "selected", "window"
         fields = {f"gate_{name}": gate for name, gate in zip(names, gates)}
+        fields |= {"window": self.window, **self.numbers}
         if not self.backward:
-            return Named("nsa", ctx, q, k, v, compared=1, **self.numbers, **fields)
+            return Named("nsa", ctx, q, k, v, compared=1, count=self.count, **fields)
         outputs = [f"{kind}_{name}" for kind in ("o", "lse") for name in names]
         kept = {"keep": self.count, "index": True, **dict.fromkeys(outputs, True)}
-        _, *saved = fovea.x_nsa_forward(ctx, q, k, v, window=512, **self.numbers, **fields, **kept)
+        _, *saved = fovea.x_nsa_forward(ctx, q, k, v, count=self.count, **fields, **kept)
         fields |= {f"dgate_{name}": True for name in names}
-        return Own(self.op, ctx, q, k, v, *saved, dout, compared=3, **self.numbers, **fields)
+        return Own(self.op, ctx, q, k, v, *saved, dout, compared=3, **fields)
 
 
 @dataclasses.dataclass(frozen=True)
