@@ -86,6 +86,7 @@ TOKENS = (  # of a case's name, in the order in which a label says them
     (r"keep(\d+)", "keep {1}"),
     (r"count(\d+)", "count {1}"),
     (r"zipf", "few long lists"),
+    (r"alike", "neighbours alike"),
     (r"scored", "with scoring"),
     (r"half", "half of the tiles skipped"),
     (r"none", "nothing skipped"),

@@ -77,6 +77,12 @@ def lists(position, x, block, count, device, seed):
     return index, (index >= 0).sum(-1).int()
 
 
+def alike(position, x, block, count, device, seed):
+    """The same of a prompt whose neighbours agree: the rows of a block of keys have one list."""
+    first = lists(position[::block], x, block, count, device, seed)
+    return [part.repeat_interleave(block, dim=1)[:, : len(position)] for part in first]
+
+
 def listed(position, block, count):
     """Pairs of the rows of a head: whole blocks, and each row's part of its own."""
     own = position // block
@@ -130,9 +136,14 @@ class Beside(Case):
 class NsaLists(Beside):
     """NSA's selected branch over given lists: fla's parallel_nsa without gates."""
 
+    alike: bool = False
     title = "nsa_lists"
     block, count = 64, 16
     family = "x_sparse"
+
+    def words(self):
+        yield from super().words()
+        yield "alike" if self.alike else None
 
     @property
     def limit(self):
@@ -141,7 +152,8 @@ class NsaLists(Beside):
     def setup(self, ctx, device, seed):
         *inputs, dout = self.inputs(self.draw(device, seed))
         rows = torch.arange(self.n, device=device)
-        index, count = (x[None] for x in lists(rows, self.g, self.block, self.count, device, seed))
+        draw = alike if self.alike else lists
+        index, count = (x[None] for x in draw(rows, self.g, self.block, self.count, device, seed))
         fields = {"block_rows": 1, "block_keys": self.block, "causal": True}
         ours = self.own(ctx, inputs, dout, index=index, index_count=count, **fields)
         theirs = index.transpose(1, 2).contiguous()
@@ -237,6 +249,7 @@ class Msa(Beside):
     scored: bool = False
     decode: bool = False
     paged: bool = False
+    alike: bool = False
     module = "vllm"
     peer = "vLLM"
     block, count = 128, 16
@@ -246,6 +259,7 @@ class Msa(Beside):
         yield "beside_vllm"
         yield f"n{size(self.n)}_b{self.b}_h{self.h}_g{self.g}"
         yield "page128" if self.paged else None
+        yield "alike" if self.alike else None
 
     @property
     def op(self):
@@ -300,7 +314,8 @@ class Msa(Beside):
             ours = Named("msa", ctx, q, k, v, compared=1, count=self.count, **fields)
             return ours, Peer(theirs)
         position = self.position.to(device).repeat(self.b)
-        index, count = lists(position, self.g, self.block, self.count, device, seed)
+        draw = alike if self.alike else lists
+        index, count = draw(position, self.g, self.block, self.count, device, seed)
         split = lambda x: x.unflatten(1, (self.b, rows)).transpose(0, 1).contiguous()
         fields = fields | {"index": split(index), "index_count": split(count)}
         fields |= {"block_rows": 1, "block_keys": self.block, "causal": True}
@@ -364,10 +379,12 @@ def cuda():
     if importable("fla"):
         for backward in (False, True):
             yield from (NsaLists(64, 4, n, backward) for n in sizes)
+            yield from (NsaLists(64, 4, n, backward, alike=True) for n in sizes[:2])
             yield from (Nsa(64, 4, n, backward) for n in sizes)
         yield from (Moba(16, 16, n) for n in sizes)
         yield from (Moba(16, 16, n, True) for n in sizes)
     if importable("vllm"):
+        yield from (Msa(64, 4, n, alike=True) for n in sizes[:2])
         for scored in (False, True):
             yield from (Msa(64, 4, n, scored=scored) for n in sizes)
             yield Msa(64, 4, 16384, scored=scored, paged=True)
