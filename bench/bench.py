@@ -100,7 +100,8 @@ def distance(ours, theirs):
     for a, b in zip(ours, theirs):
         a, b = a.double(), b.double()
         if not torch.equal(a, b):
-            worst = max(worst, float((a - b).norm() / b.norm()))
+            off = float((a - b).norm() / b.norm())
+            worst = max(worst, math.inf if math.isnan(off) else off)  # max() passes NaN over
     return worst
 
 
@@ -251,7 +252,7 @@ def compare(chosen, ctx, args, peer, keep):
     for case in chosen:
         try:
             kernel, ms, peer_ms, off, beside = measure(case, ctx, args.backend, args.rounds)
-        except fovea.Unsupported as why:
+        except (fovea.Unsupported, cases.PeerFailed) as why:
             print(f"{case.op}/{case.name}: {why}")
             continue
         rate = case.work / ms * 1e3 * case.scale

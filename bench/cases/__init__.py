@@ -7,9 +7,10 @@ which of them are measured on the host and on CUDA."""
 
 from itertools import chain
 
-from . import attention, conv, decode, kl, methods, quant, select, sparse, sparse_flex, trace
+from . import attention, conv, decode, kl, methods, peers, quant, select, sparse, sparse_flex, trace
+from .base import PeerFailed as PeerFailed
 
-FAMILIES = attention, quant, kl, conv, trace, decode, sparse, sparse_flex, select, methods
+FAMILIES = attention, quant, kl, conv, trace, decode, sparse, sparse_flex, select, methods, peers
 
 
 def host():

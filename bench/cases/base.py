@@ -46,6 +46,10 @@ class Own:
         return getattr(fovea, f"{self.op}_workspace")(*self.inputs, **self.fields)
 
 
+class PeerFailed(Exception):
+    """The peer cannot run a case here."""
+
+
 def unrecorded(call):
     """The peer's forward: no graph is kept."""
 

@@ -15,9 +15,10 @@ from .base import Case, Own, pairs, size
 class Named(Own):
     """A method's call."""
 
-    def __init__(self, name, ctx, *inputs, **fields):
+    def __init__(self, name, ctx, *inputs, compared=0, **fields):
         recipe = fovea.recipe(name)
-        super().__init__(recipe.operation, ctx, *inputs, compared=0, **{**recipe.numbers, **fields})
+        fields = {**recipe.numbers, **fields}
+        super().__init__(recipe.operation, ctx, *inputs, compared=compared, **fields)
 
 
 @dataclasses.dataclass(frozen=True)
