@@ -19,7 +19,7 @@ constexpr int kThreads = 256;
 constexpr char kOp[] = "x_combine_forward";
 
 template <class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 3)
     combine_rows_kernel(const __grid_constant__ Combine a, int lanes, int64_t work) {
   constexpr int kEach = 16 / static_cast<int>(sizeof(T));
   using Piece = Chunk<T, kEach>;
@@ -31,31 +31,33 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t batch = quotient(above, a.s), i = above - batch * a.s;
     if (i >= a.rows(batch)) continue;
     const int64_t block = a.u ? a.block_of(batch, i) : -1;
-    float weight[kCombineTerms];
     const T* from[kCombineTerms];
 #pragma unroll
     for (int n = 0; n < kCombineTerms; ++n) {
       const CombineTerm& t = a.term[n];
       const int64_t row = n == kCombineTerms - 1 ? block : i;
       from[n] = nullptr;
-      if (!t.x || row < 0) continue;
-      from[n] = static_cast<const T*>(t.x.data) + combine_at(t.x, batch, row, head, 0);
-      weight[n] = t.coefficient * combine_gate(t, batch, i, head, 0).value;
+      if (t.x && row >= 0)
+        from[n] = static_cast<const T*>(t.x.data) + combine_at(t.x, batch, row, head, 0);
     }
     T* const to = static_cast<T*>(a.y.data) + combine_at(a.y, batch, i, head, 0);
     for (int64_t piece = lane; piece < pieces; piece += lanes) {
+      // Before the gates: neither waits for the other.
       Piece x[kCombineTerms], y;
 #pragma unroll
       for (int n = 0; n < kCombineTerms; ++n)
         if (from[n]) x[n] = *reinterpret_cast<const Piece*>(from[n] + piece * kEach);
+      float sum[kEach] = {};
 #pragma unroll
-      for (int e = 0; e < kEach; ++e) {
-        float sum = 0;
+      for (int n = 0; n < kCombineTerms; ++n) {
+        if (!from[n]) continue;
+        const CombineTerm& t = a.term[n];
+        const float weight = t.coefficient * combine_gate(t, batch, i, head, 0).value;
 #pragma unroll
-        for (int n = 0; n < kCombineTerms; ++n)
-          if (from[n]) sum += weight[n] * to_float(x[n].x[e]);
-        y.x[e] = from_float<T>(sum);
+        for (int e = 0; e < kEach; ++e) sum[e] += weight * to_float(x[n].x[e]);
       }
+#pragma unroll
+      for (int e = 0; e < kEach; ++e) y.x[e] = from_float<T>(sum[e]);
       *reinterpret_cast<Piece*>(to + piece * kEach) = y;
     }
   }

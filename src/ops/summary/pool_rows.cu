@@ -9,6 +9,7 @@
 //   read     after warp 0 has read them; waits: every warp, before its next block
 #include "core/chunk.h"
 #include "core/dtype.h"
+#include "core/locate.h"
 #include "core/reasons.h"
 #include "cuda/launch.h"
 #include "cuda/tile/convert.cuh"
@@ -55,9 +56,10 @@ class PoolTeam {
     int count[kWarps][32];
   };
 
-  // across: lanes side by side over the pieces of a row.
-  __device__ PoolTeam(const PoolCall& a, Shared& shared, int across)
+  // across: lanes side by side over the pieces of a row.  wide: so is y.
+  __device__ PoolTeam(const PoolCall& a, Shared& shared, int across, bool wide)
       : a_(a),
+        wide_(wide),
         s_(shared),
         warp_(threadIdx.x / 32),
         lane_(threadIdx.x % 32),
@@ -76,29 +78,69 @@ class PoolTeam {
       join_lanes();
       if constexpr (Team > 1) join_warps();
       if (stripe_ || piece >= pieces) continue;
-#pragma unroll
-      for (int e = 0; e < kEach; ++e)
-        pool_store(a_, q, r, at, head, piece * kEach + e,
-                   PoolState{state_.high[e], state_.low[e], state_.sum[e], 0, 0, state_.count});
+      int64_t to = at.batch * a_.y.stride[0] + at.slot * a_.y.stride[1] + head * a_.y.stride[2] +
+                   piece * kEach * a_.y.stride[3];
+      const auto put = [&](int32_t part, auto value) {
+        if (!a_.wants(part)) return;
+        store(to, value);
+        to += a_.d * a_.y.stride[3];
+      };
+      put(FOVEA_X_SUMMARY_MAX, [&](int e) { return state_.high[e]; });
+      put(FOVEA_X_SUMMARY_MIN, [&](int e) { return state_.low[e]; });
+      const float count = static_cast<float>(state_.count);
+      put(FOVEA_X_SUMMARY_MEAN, [&](int e) { return __fdiv_rn(state_.sum[e], count); });
+      put(FOVEA_X_SUMMARY_SUM, [&](int e) { return state_.sum[e]; });
     }
   }
 
  private:
+  // A part of y, of the lane's columns.
+  template <class Value>
+  __device__ void store(int64_t to, Value value) const {
+    Chunk<float, kEach> x;
+#pragma unroll
+    for (int e = 0; e < kEach; ++e) x.x[e] = state_.count ? value(e) : 0.f;
+    if (wide_ && a_.y_dtype == FOVEA_F32) {
+      *reinterpret_cast<Chunk<float, kEach>*>(static_cast<float*>(a_.y.data) + to) = x;
+    } else if (wide_) {
+      Piece piece;
+#pragma unroll
+      for (int e = 0; e < kEach; ++e) piece.x[e] = from_float<T>(x.x[e]);
+      *reinterpret_cast<Piece*>(static_cast<T*>(a_.y.data) + to) = piece;
+    } else {
+#pragma unroll
+      for (int e = 0; e < kEach; ++e)
+        store_float(a_.y.data, a_.y_dtype, to + e * a_.y.stride[3], x.x[e]);
+    }
+  }
+
   __device__ void add_tokens(const Sequence& q, const PoolBlock& at, int64_t column) {
     const T* const x = static_cast<const T*>(a_.x.data) + column;
+    const Sequences& tokens = a_.sequences;
+    const int64_t base = q.key_batch * a_.x.stride[0] + q.key_begin * a_.x.stride[1];
     for (int64_t i0 = at.begin + stripe_; i0 < at.end; i0 += kAhead * stripes_) {
-      Piece piece[kAhead];
-      bool there[kAhead];
+      // Places come first: no load waits for another.
+      int64_t from[kAhead];
 #pragma unroll
-      for (int k = 0; k < kAhead; ++k) {
-        const int64_t i = i0 + k * stripes_;
-        const int64_t from = i < at.end ? a_.sequences.key_offset(q, i, a_.x.stride) : -1;
-        there[k] = from >= 0;
-        if (there[k]) piece[k] = *reinterpret_cast<const Piece*>(x + from);
+      for (int k = 0; k < kAhead; ++k)
+        from[k] = i0 + k * stripes_ < at.end ? base + (i0 + k * stripes_) * a_.x.stride[1] : -1;
+      if (tokens.page) {
+#pragma unroll 1
+        for (int k = 0; k < kAhead; ++k) {
+          const int64_t i = i0 + k * stripes_;
+          const int64_t place = i < at.end ? tokens.key_offset(q, i, a_.x.stride) : -1;
+#pragma unroll
+          for (int n = 0; n < kAhead; ++n)
+            if (n == k) from[n] = place;
+        }
       }
+      Piece piece[kAhead];
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k)
+        if (from[k] >= 0) piece[k] = *reinterpret_cast<const Piece*>(x + from[k]);
 #pragma unroll
       for (int k = 0; k < kAhead; ++k) {
-        if (!there[k]) continue;
+        if (from[k] < 0) continue;
         ++state_.count;
 #pragma unroll
         for (int e = 0; e < kEach; ++e) {
@@ -140,6 +182,7 @@ class PoolTeam {
   }
 
   const PoolCall& a_;
+  const bool wide_;
   Shared& s_;
   const int warp_, lane_, across_, stripes_, stripe_;
   State state_;
@@ -148,10 +191,10 @@ class PoolTeam {
 // shares: thread blocks of a sequence.
 template <class T, int Team>
 __global__ void __launch_bounds__(kThreads)
-    pool_rows_kernel(const __grid_constant__ PoolCall a, int64_t shares, int across) {
+    pool_rows_kernel(const __grid_constant__ PoolCall a, int64_t shares, int across, bool wide) {
   constexpr int kTeams = kWarps / Team;
   __shared__ typename PoolTeam<T, Team>::Shared shared;
-  PoolTeam<T, Team> team(a, shared, across);
+  PoolTeam<T, Team> team(a, shared, across, wide);
   const int64_t number = threadIdx.x / 32 / Team;
   pdl_wait();
   for (int64_t w = blockIdx.x; w < a.sequences.count * shares; w += gridDim.x) {
@@ -160,7 +203,7 @@ __global__ void __launch_bounds__(kThreads)
     const Interval left = pool_left(a, q, r);
     const int64_t work = (left.end - left.begin) * a.h;
     for (int64_t n = w % shares * kTeams + number; n < work; n += shares * kTeams)
-      team.run(q, r, left.begin + n / a.h, n % a.h);
+      team.run(q, r, left.begin + quotient(n, a.h), n - quotient(n, a.h) * a.h);
   }
 }
 
@@ -168,11 +211,13 @@ template <class T, int Team>
 void enqueue_rows(Context& ctx, const PoolCall& a) {
   constexpr int kTeams = kWarps / Team, kEach = 16 / static_cast<int>(sizeof(T));
   const int64_t units = ceil_div(a.blocks_most * a.h, kTeams);
-  // Four thread blocks share a multiprocessor.
+  // Two thread blocks share a multiprocessor; four even out.
   const int64_t room = ceil_div(int64_t{4} * device_info(ctx).multiprocessors, a.sequences.count);
+  const bool same = a.y_dtype == a.dtype;
+  const bool wide = (same || a.y_dtype == FOVEA_F32) && chunked(a.y, same ? sizeof(T) : 4, kEach);
   const int64_t shares = units < room ? units : room;
   launch_pdl<pool_rows_kernel<T, Team>>(ctx, kOp, a.sequences.count * shares, kThreads, 0, a,
-                                        shares, lanes_of(a.d / kEach, 32));
+                                        shares, lanes_of(a.d / kEach, 32), wide);
 }
 
 template <class T>
