@@ -199,7 +199,8 @@ Plan plan(const Context& ctx, const fovea_x_sparse_forward_params& p) {
   }
   return choose(
       kForward, ctx, call, x_sparse_forward_host,
-      FOVEA_CUDA_KERNELS(x_sparse_forward_sm90, x_sparse_forward_sm80, x_sparse_forward_simt));
+      FOVEA_CUDA_KERNELS(x_sparse_forward_sm90, x_sparse_columns_sm90, x_sparse_forward_sm80,
+                         x_sparse_forward_simt));
 }
 
 Plan plan(const Context& ctx, const fovea_x_sparse_backward_params& p) {
