@@ -792,9 +792,9 @@ class SparseCases {
   }
   // Blocks at any key, and single keys beside them or alone, more than a tile of them too.
   void columns(SparseCase c, const std::string& kernel) {
-    static constexpr int64_t blocks[][3] = {{64, 64, 1},  {64, 64, 64},  {128, 64, 16}, {16, 16, 0},
-                                            {32, 32, 5},  {48, 128, 40}, {100, 192, 64}, {64, 0, 0},
-                                            {64, 128, 1}, {128, 16, 3}};
+    static constexpr int64_t blocks[][3] = {
+        {64, 64, 1},   {64, 64, 64},   {128, 64, 16}, {16, 16, 0},  {32, 32, 5},
+        {48, 128, 40}, {100, 192, 64}, {64, 0, 0},    {64, 128, 1}, {128, 16, 3}};
     static constexpr int64_t heads[][3] = {{4, 2, 4}, {4, 2, 2}, {4, 4, 4}, {8, 2, 1}};
     int n = 0;
     const auto one = [&](SparseCase x) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A call of x_select_line, resolved, and the list of a row: one text for host and device.  A list is
-// a walk over ascending lines by a team: one thread, or a warp whose lanes walk alike.
+// A call of x_select_line, resolved, and the list of a row: one text for host and device.  A list
+// is a walk over ascending lines by a team: one thread, or a warp whose lanes walk alike.
 #pragma once
 #include "ops/select/block.h"
 

@@ -34,8 +34,8 @@ struct CountShared {
 // A row tile: its list rows, and what its rows may see.
 struct Union {
   ListRow row[kColumnLists];
-  int lists;      // rows that are there
-  int low, high;  // keys that some row may see
+  int lists;                  // rows that are there
+  int low, high;              // keys that some row may see
   int whole_low, whole_high;  // those that every row sees
   int everyone;               // bits that stand for all rows of the tile
 };
@@ -158,8 +158,7 @@ __device__ Union union_at(const Preparation& p, const Sequence& q, int64_t r, in
   const int first = static_cast<int>(block * p.list.block_rows);
   const int end = min(first + static_cast<int>(p.list.block_rows) * p.to.rows, rows);
   for (int n = 0; n < p.to.rows; ++n) {
-    const bool there =
-        first + n * p.list.block_rows < end && p.to.has(q, r, block + n);
+    const bool there = first + n * p.list.block_rows < end && p.to.has(q, r, block + n);
     if (there) of.row[of.lists++] = p.list.at(q, r, p.to.packed, head, block + n);
   }
   // Rows behind a lone list row may lack a list.
@@ -213,8 +212,7 @@ __global__ void __launch_bounds__(kThreads)
       __syncthreads();
       count_columns(p, of, from, s);
       __syncthreads();
-      piece_count =
-          write(s.count[0], of, from, p.to.width, piece_count, pieces, s, before, within);
+      piece_count = write(s.count[0], of, from, p.to.width, piece_count, pieces, s, before, within);
       column_count = write(s.count[1], of, from, 1, column_count, columns, s, unused, unused);
     }
     column_count = write_band(p, q, block, column_count, columns);

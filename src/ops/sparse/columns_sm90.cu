@@ -64,8 +64,7 @@ Text refuses_list(const SparseAttend& call) {
   if (list.index && list.keep > kTimesMost)
     return reason("index.shape[3] (keep)", list.keep, "at most " + Text::number(kTimesMost));
   if (list.column && list.columns > kTimesMost)
-    return reason("column.shape[3] (columns)", list.columns,
-                  "at most " + Text::number(kTimesMost));
+    return reason("column.shape[3] (columns)", list.columns, "at most " + Text::number(kTimesMost));
   if (rows_of(call).step < 2 * kLeastRows)
     return reason("block_rows", list.block_rows,
                   "at least " + Text::number(kLeastRows) + " rows of the heads that share a list");

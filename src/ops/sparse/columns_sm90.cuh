@@ -113,15 +113,18 @@ struct ColumnTiles {
     // A key of the band only as one of the row's last, another only as none of them.
     __device__ bool see(int place, int half) const {
       const int key = tile_in(place), by = rows_in(place), behind = position[half] - key;
-      const bool last =
-          key >= first && static_cast<uint32_t>(behind) < static_cast<uint32_t>(most);
+      const bool last = key >= first && static_cast<uint32_t>(behind) < static_cast<uint32_t>(most);
       return behind < left && -behind < right && key < keys &&
              (last ? by & kColumnBand : by & list[half]) != 0;
     }
   };
 
-  __device__ static int steps(int places, int each) { return (places + each - 1) / each; }
-  __device__ static int base_of(const RowTile& tile, int width) { return tile.keys / width + 2; }
+  __device__ static int steps(int places, int each) {
+    return (places + each - 1) / each;
+  }
+  __device__ static int base_of(const RowTile& tile, int width) {
+    return tile.keys / width + 2;
+  }
   __device__ static int64_t row_of(const ColumnLists& lists, const RowTile& tile) {
     const int head = static_cast<int>(tile.rows.head_begin()) / lists.group;
     return lists.first(tile.rows.seq, tile.rows.r, head) +
@@ -212,7 +215,9 @@ struct ColumnBoxes {
 
  private:
   // What no row reads as.
-  __device__ int nowhere() const { return static_cast<int>(a.sequences.caches); }
+  __device__ int nowhere() const {
+    return static_cast<int>(a.sequences.caches);
+  }
   template <class Work>
   __device__ __forceinline__ Stretch stretch_to(const Work& work, int step, int lane) const {
     const int boxes = cuts.boxes, first = step - 32 / boxes + 1;

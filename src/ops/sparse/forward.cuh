@@ -39,8 +39,8 @@ struct SparseWork90 : SweepWork90 {
   TileLists lists;
   TileUnions unions;  // instead of lists, where they have rows
   bool blocks;        // a key tile is blocks that lie apart
-  Partials parts;    // of splits, which blocks alone have
-  int32_t* arrived;  // MergingEpilogue's
+  Partials parts;     // of splits, which blocks alone have
+  int32_t* arrived;   // MergingEpilogue's
 };
 
 struct SparseInstance90 {
