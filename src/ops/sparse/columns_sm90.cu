@@ -21,6 +21,8 @@ constexpr char kOp[] = "x_sparse_forward";
 constexpr int64_t kRowTile = 128, kLeastRows = 16;
 // A piece of an entry is at most a TMA box of these keys.
 constexpr int64_t kPiece = 64, kLeastPiece = 16;
+// Places of all lists, in the workspace.
+constexpr double kPlacesMost = 1 << 30;
 
 // Every row of columns.inc in this build, narrow widths first.
 const std::vector<ColumnInstance90>& instances() {
@@ -71,6 +73,15 @@ Text refuses_list(const SparseAttend& call) {
   return "";
 }
 
+// Places that the lists of a call have room for.
+double places_of(const SparseAttend& call) {
+  const SparseList& list = call.list;
+  const int64_t pieces = list.index ? list.keep * ceil_div(list.block_keys, kPiece) : 0;
+  const int64_t each = pieces + list.columns + list.first_keys + list.last_keys + kRowTile;
+  return static_cast<double>(call.attend.b) * static_cast<double>(list.x * list.n) *
+         static_cast<double>(each);
+}
+
 Text refuses(const Context& ctx, const SparseAttend& call) {
   const Attend& a = call.attend;
   if (Text why = hopper_refuses(ctx, a); !why.empty()) return why;
@@ -85,6 +96,7 @@ Text refuses(const Context& ctx, const SparseAttend& call) {
   // A key and the next ones of its piece have numbers.
   if (q.key_max > (1 << kPlaceTileBits) - kPiece)
     return "more than 2^" + Text::number(kPlaceTileBits) + " - 64 keys in a sequence";
+  if (places_of(call) > kPlacesMost) return "the lists have more than 2^30 places";
   if (q.query_max * (a.h / a.g) > kIndexMax) return "more than 2^30 rows of a key head";
   const int64_t o_piece = a.o_dtype == FOVEA_F32 ? 4 : 8, extent[3] = {a.b, a.s, a.h};
   if (!in_pieces(a.o, extent, o_piece)) return reason_rows("o");

@@ -231,9 +231,11 @@ struct ColumnBoxes {
 using Columns = KeySourceOf<ColumnTiles, ColumnBoxes>;
 static_assert(KeySource<Columns>);
 
-// A producer that gathers keys takes more registers, so that Q finds none.
+// A producer that gathers keys takes more registers, so that Q finds none.  Work items are larger.
 template <class Base>
 struct ColumnShape90 : ListShape90<Base> {
+  static constexpr int shared_bytes = Base::tile_bytes + 2 * Base::slack_bytes;
+  static_assert(shared_bytes <= 227 * 1024);
   static constexpr int producer_regs = 56, consumer_regs = 224;
   static constexpr bool q_in_registers = false;
 };
