@@ -236,7 +236,7 @@ template <class Base>
 struct ColumnShape90 : ListShape90<Base> {
   static constexpr int shared_bytes = Base::tile_bytes + 2 * Base::slack_bytes;
   static_assert(shared_bytes <= 227 * 1024);
-  static constexpr int producer_regs = 56, consumer_regs = 224;
+  static constexpr int producer_regs = 72, consumer_regs = 216;
   static constexpr bool q_in_registers = false;
 };
 
