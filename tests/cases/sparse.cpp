@@ -663,6 +663,7 @@ class SparseCases {
         unions(c, name);
         if (w[0] <= 128) large_unions(c, name + "128x128.union");
         if (w[0] <= 128) gathered_rows(c, name + "128x128.gathered");
+        if (w[0] <= 128) columns(c, "sm90.columns." + name.substr(5, name.size() - 6));
         small_blocks(c, name);
         splits(c, name);
       }
@@ -867,6 +868,71 @@ class SparseCases {
         x.span = where == Where::paged ? Span::left : c.span;
         add(x, false, false, name + "64x64." + (of[0] == of[1] ? "union" : "packed.union"));
       }
+  }
+  // Blocks at any key, and single keys beside them or alone, more than a tile of them too.
+  void columns(SparseCase c, const std::string& kernel) {
+    static constexpr int64_t blocks[][3] = {
+        {64, 64, 1},   {64, 64, 64},   {128, 64, 16}, {16, 16, 0},  {32, 32, 5},
+        {48, 128, 40}, {100, 192, 64}, {64, 0, 0},    {64, 128, 1}, {128, 16, 3}};
+    static constexpr int64_t heads[][3] = {{4, 2, 4}, {4, 2, 2}, {4, 4, 4}, {8, 2, 1}};
+    int n = 0;
+    const auto one = [&](SparseCase x) {
+      const int64_t group = x.h / x.g, shared = x.h / x.x % group ? 1 : group;
+      const int64_t packed = x.block_rows * shared <= 128 ? shared : 1;
+      x.note = "columns" + std::to_string(n++);
+      add(x, false, false,
+          kernel + (packed > 1 ? ".packed" : "") +
+              (2 * x.block_rows * packed <= 128 ? ".union" : ""));
+    };
+    for (const auto& of : blocks)
+      for (Span span : {Span::full, Span::causal, Span::left, Span::band})
+        for (Where where : {Where::batched, Where::lengths, Where::varlen, Where::cache_row}) {
+          const int at = n;
+          if (at * 7 % 11 >= (c.d > 64 || c.dtype == FOVEA_F16 ? 2 : 5)) {
+            ++n;
+            continue;
+          }
+          SparseCase x = c;
+          x.span = span, x.where = where, x.splits = 0, x.s = 200, x.t = 270;
+          x.block_rows = of[0], x.block_keys = of[1] ? of[1] : 16, x.entry_keys = of[2];
+          x.keep = of[1] ? (at % 2 ? 5 : 40) : 0;
+          x.columns = at % 5 == 1 && of[2] ? 0 : at % 3 ? 11 : 300;
+          const int64_t(&h)[3] = heads[(at + at / 4) % 4];
+          x.h = h[0], x.g = h[1], x.x = h[2];
+          x.first = at % 7 == 2 ? 70 : at % 7 == 4 ? 1000 : 0;
+          x.last = at % 6 == 3 ? 9 : at % 6 == 5 ? 200 : 0;
+          x.b = where == Where::batched ? 1 : 2, x.counts = at % 3 != 1;
+          x.sink_logit = at / 4 % 3 == 1, x.o_f32 = at % 5 == 2, x.lse = at % 5 != 4;
+          // A list of aligned blocks alone is another kernel's.
+          if (!x.columns && !x.last && (of[2] == of[1] || !of[2])) x.columns = 11;
+          one(x);
+        }
+    c.block_rows = c.block_keys = 64, c.entry_keys = 1, c.columns = 40, c.splits = 0, c.x = 4;
+    SparseCase x = c;
+    // Each key many times.
+    x.t = 90, x.keep = 60, x.columns = 300, x.counts = false;
+    one(x);
+    x.last = 20, x.first = 3, x.span = Span::full;
+    one(x);
+    // Widths that no instance has, rows of other places.
+    x = c;
+    x.d = c.d - 24, x.e = c.d - 8, x.lay = Lay::head_first;
+    one(x);
+    // More works than a GPU has multiprocessors.
+    x = c;
+    x.b = 70, x.s = 66, x.t = 90, x.keep = 2;
+    one(x);
+    // Fewer keys than rows, no key of a list, an odd number of list rows.
+    x = c;
+    x.s = 190, x.t = 30;
+    one(x);
+    x.t = 1, x.keep = x.entry_keys = 0, x.columns = 1;
+    one(x);
+    if (c.d > 64 || c.dtype != FOVEA_BF16) return;
+    // Lists longer than are counted at once.
+    x = c;
+    x.s = 70, x.t = 9000, x.h = x.x = 2, x.g = 1, x.keep = 60, x.columns = 700;
+    one(x);
   }
   // Many rows of one head with lists of large blocks.
   void large_unions(SparseCase c, const std::string& kernel) {

@@ -69,8 +69,12 @@ extern "C" {
  *    sm_80 and later  what attention_forward asks for there, an index, and beside it only bias,
  *                     row_begin, first_keys and last_keys; no softcap
  *    Hopper's own     sm_90, no codes; blocks of 16, 32, 64 or 128 keys; of at most 128 rows of the
- *                     heads that share a list, or a multiple of 64 rows.  Or no list, but
- *                     skip_margin or skipped alone, and d and e of at most 128 */
+ *                     heads that share a list, or a multiple of 64 rows; single rows: any multiple
+ *                     of 128 keys.  Or no list, but skip_margin or skipped alone, and d and e of at
+ *                     most 128
+ *    columns there    no codes and no pages; d and e of at most 128; blocks of 16, 32 or a multiple
+ *                     of 64 keys at any key, column, first_keys and last_keys of at most 4096; 16
+ *                     rows or more of the heads that share a list; at most one split */
 typedef struct fovea_x_sparse_forward_params {
   size_t struct_size;        /**< sizeof(fovea_x_sparse_forward_params) */
   fovea_tensor q;            /**< [in] (b, s, h, d) f32 f16 bf16 */

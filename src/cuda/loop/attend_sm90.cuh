@@ -106,6 +106,8 @@ class TileConsumer90 {
   // Halves of tiles may be skipped, in ascending order.
   static constexpr bool kSkips = requires { Source::Steps::ascends; };
   static_assert(!kSkips || (BN == 128 && Shape::Stages >= 4));  // two tiles of 64 keys; GroupVote
+  // Some tiles are keys gathered one by one.  The steps hide what rows do not see.
+  static constexpr bool kGathers = requires { Source::Steps::gathers; };
 
  public:
   // A separate object: an object stays in memory until the loops over its arrays are unrolled.
@@ -267,7 +269,9 @@ class TileConsumer90 {
   __device__ __forceinline__ void weigh(Item& item, bool whole, KeyState k) {
     const int key = item.work.key_tile(item.n) * BN;
     item.score.apply(x, key, item.row);
-    if constexpr (kBlocks) {
+    if constexpr (kGathers) {
+      item.work.hide(x, item.n, item.row, item.work.mask, whole);
+    } else if constexpr (kBlocks) {
       const auto key_at = [&](int column) { return item.work.key_at(item.n, column); };
       if (!whole) item.work.mask.apply_at(x, item.row, key_at);
     } else {

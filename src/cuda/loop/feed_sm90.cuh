@@ -14,6 +14,7 @@
 #include "cuda/loop/shared_sm90.cuh"
 #include "cuda/loop/source_sm90.cuh"
 #include "cuda/tensor_map.h"
+#include "cuda/tile/copy.cuh"
 #include "cuda/tile/order.cuh"
 
 namespace fovea::cuda {
@@ -293,8 +294,15 @@ struct Producer90 {
     if (lane == 0) Load::query(maps, work, box, shared.q(q), shared.q_pipe().full(q));
   }
 
+  // How many of the last tiles are still being gathered.
+  struct Gathers {
+    int under_way = 0;
+  };
+  struct NoGathers {};
+  static constexpr bool kGathers = requires { Boxes::gathers; };
+
   // The next tile to copy, and how many others' are before it.
-  struct Tiles : KeyState {
+  struct Tiles : KeyState, std::conditional_t<kGathers, Gathers, NoGathers> {
     int others = kProducerWarps > 1 && threadIdx.x >= 32 ? static_cast<int>(threadIdx.x / 32) - 1
                                                          : 0;
   };
@@ -342,6 +350,7 @@ struct Producer90 {
       prefetch_next(all - 1 - done, all - 1);
       behind = here;
     }
+    if constexpr (kGathers) hand_on<0>(at);
   }
 
   // A tile of K or V.  `begins`: nothing was asked for before.
@@ -356,6 +365,7 @@ struct Producer90 {
       at.others = producer_warps_of(a) - 1;
     }
     const uint32_t to = shared.keys(at), full = shared.key_pipe().full(at);
+    if constexpr (kGathers) return copy_listed<V>(work, keys, head, to, full, at, begins);
     if constexpr (Boxes::paged) {
       if (boxes.pages()) {
         copy_pages<V>(keys, head, to, full, at, begins);
@@ -366,6 +376,50 @@ struct Producer90 {
     shared.key_pipe().acquire(at);
     if (lane == 0) Load::template copy<V>(maps, work, keys.row, head, batch, to, full);
     at.next();
+  }
+
+  // A tile of boxes, one a lane, or of gathered keys.  Of these two may be under way: a consumer
+  // that keeps a stage never waits for one of the last two before it.
+  template <bool V>
+  __device__ __forceinline__ void copy_listed(const Slot& work, const KeyBox& keys, int head,
+                                              uint32_t to, uint32_t full, Tiles& at,
+                                              bool begins) const {
+    using Tile = std::conditional_t<V, typename Shape::TileV, typename Shape::TileK>;
+    if (begins) begin();
+    if (keys.page < 0) {  // the same for all lanes
+      hand_on<1>(at);
+      shared.key_pipe().acquire(at);
+      boxes.template gather<V>(work, keys.row, head, to, lane);
+      copy_commit();
+      ++at.under_way;
+    } else {
+      hand_on<0>(at);
+      shared.key_pipe().acquire(at);
+      if (lane == 0) sm90::barrier_expect(full, Tile::bytes);
+      __syncwarp();
+      const uint32_t box = to + lane * (maps.pages.rows * kPanelRowBytes);
+      if (lane < maps.pages.boxes)
+#pragma unroll
+        for (int n = 0; n < Tile::panels; ++n)
+          sm90::tma_load_box(box + n * Tile::panel_bytes, V ? maps.v : maps.k, full, n * 64,
+                             keys.row, head, keys.page);
+    }
+    at.next();
+  }
+  // Tells consumers of gathered tiles, but for the last `Left` of them.  cp.async writes by the
+  // generic proxy and wgmma reads by the async one, so each lane has a fence between them.
+  template <int Left>
+  __device__ __forceinline__ void hand_on(Tiles& at) const {
+    if (at.under_way <= Left) return;
+    copy_wait<Left>();
+    sm90::fence_shared();
+    __syncwarp();
+    for (; at.under_way > Left; --at.under_way) {
+      KeyState tile = at;
+      tile.stage -= at.under_way;
+      if (tile.stage < 0) tile.stage += Shape::Stages;
+      if (lane == 0) shared.key_pipe().arrive(tile);
+    }
   }
 
   // Bytes are asked for as soon as the stage is free: all else is worked out before.

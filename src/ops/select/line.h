@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A call of x_select_line, resolved, and the list of a row: one text for host and device, since a
-// list is a walk over ascending lines that one thread does.
+// A call of x_select_line, resolved, and the list of a row: one text for host and device.  A list
+// is a walk over ascending lines by a team: one thread, or a warp whose lanes walk alike.
 #pragma once
 #include "ops/select/block.h"
 
@@ -15,22 +15,50 @@ struct SelectLine {
   bool aligned, in_blocks;
 
   // The lists of a row.
+  template <class Team>
   FOVEA_HD void run(int64_t batch, int64_t row, int64_t list_head) const;
 };
 
+// Of a team: lane() of lanes(); sync() makes what lanes wrote visible to the others.
+//   last_below(lines, i, bound)   the last place up to i whose line is below; -1: none
+//   first_from(lines, i, bound)   the first place from i on whose line is not below; lines.count
+struct LoneThread {
+  static int lane() { return 0; }
+  static int lanes() { return 1; }
+  static void sync() {}
+  template <class Lines>
+  static int64_t last_below(const Lines& lines, int64_t i, int64_t bound) {
+    while (i >= 0 && lines[i] >= bound) --i;
+    return i;
+  }
+  template <class Lines>
+  static int64_t first_from(const Lines& lines, int64_t i, int64_t bound) {
+    while (i < lines.count && lines[i] < bound) ++i;
+    return i;
+  }
+};
+
 // A list as it grows.
+template <class Team>
 class LineOut {
  public:
   FOVEA_HD LineOut(const View<4>& list, const View<3>& count, int64_t room, const ListRow& at,
                    int64_t list_head)
       : list_(list), count_(count), room_(list ? room : 0), at_(at), head_(list_head) {}
   FOVEA_HD void add(int64_t x) {
-    if (size_ < room_) put(size_, x);
+    if (size_ < room_ && Team::lane() == 0) put(size_, x);
     ++size_;
   }
+  // at(0) .. at(count - 1)
+  template <class At>
+  FOVEA_HD void add_all(int64_t count, At at) {
+    for (int64_t i = Team::lane(); i < count && size_ + i < room_; i += Team::lanes())
+      put(size_ + i, at(i));
+    size_ += count;
+  }
   FOVEA_HD void end() const {
-    for (int64_t slot = size_; slot < room_; ++slot) put(slot, -1);
-    if (count_)
+    for (int64_t slot = size_ + Team::lane(); slot < room_; slot += Team::lanes()) put(slot, -1);
+    if (count_ && Team::lane() == 0)
       *count_.at<int32_t>(at_.seq.batch, head_, at_.row) =
           static_cast<int32_t>(size_ < INT32_MAX ? size_ : INT32_MAX);
   }
@@ -61,6 +89,7 @@ struct Lines {
   FOVEA_HD int64_t operator[](int64_t i) const { return data[i * stride]; }
 };
 
+template <class Team>
 class LineRow {
  public:
   FOVEA_HD LineRow(const SelectLine& a, const ListRow& at, int64_t list_head)
@@ -73,7 +102,9 @@ class LineRow {
         column_(a.column, a.column_count, a.columns, at, list_head) {}
 
   FOVEA_HD void run() {
-    for (int64_t byte = 0; a_.bits_out && byte < a_.bytes; ++byte) *out(byte) = 0;
+    for (int64_t byte = Team::lane(); a_.bits_out && byte < a_.bytes; byte += Team::lanes())
+      *out(byte) = 0;
+    Team::sync();
     if (a_.bits)
       bits();
     else if (a_.in_blocks)
@@ -89,7 +120,8 @@ class LineRow {
   }
   FOVEA_HD void block(int64_t c) {
     index_.add(c);
-    if (a_.bits_out && c / 8 < a_.bytes) *out(c / 8) |= static_cast<uint8_t>(1 << (c % 8));
+    if (a_.bits_out && c / 8 < a_.bytes && Team::lane() == 0)
+      *out(c / 8) |= static_cast<uint8_t>(1 << (c % 8));
   }
 
   FOVEA_HD void bits() {
@@ -117,13 +149,13 @@ class LineRow {
   FOVEA_HD void ranges() {
     const int64_t m = a_.rows.block_keys, e = at_.first_at + m;
     int64_t low = 0, high = -1;  // the open range
-    for (int64_t s = slash_.count - 1; s >= 0; --s) {
-      const int64_t x = slash_[s];
-      if (x < 0) break;
-      if (x >= e) continue;
-      const int64_t hi = e - x > m ? e - x : m;
+    for (int64_t s = slash_.count; s > 0;) {
+      // Those with hi <= high change nothing: high >= m.
+      s = Team::last_below(slash_, s - 1, high >= 0 ? e - high : e);
+      if (s < 0 || slash_[s] < 0) break;
+      const int64_t x = slash_[s], hi = e - x > m ? e - x : m;
       if (high >= 0 && hi <= high + m) {
-        if (hi > high) high += m;
+        high += m;
         continue;
       }
       if (high >= 0) range(low, high);
@@ -143,7 +175,8 @@ class LineRow {
       return;
     }
     verticals_before(low);
-    for (int64_t key = low; key < high && key < at_.seq.keys; key += m) index_.add(key);
+    const int64_t end = high < at_.seq.keys ? high : at_.seq.keys;
+    if (end > low) index_.add_all((end - low + m - 1) / m, [&](int64_t i) { return low + i * m; });
     from_ = high;
   }
   // The verticals from the last range to `end`, of keys below what the row block reaches.
@@ -151,21 +184,25 @@ class LineRow {
     const int64_t reach = at_.first_at + a_.rows.block_keys;
     if (end > reach) end = reach;
     if (end > at_.seq.keys) end = at_.seq.keys;
-    for (; v_ < vertical_.count && vertical_[v_] < end; ++v_)
-      if (vertical_[v_] >= from_) column_.add(vertical_[v_]);
+    const int64_t behind = Team::first_from(vertical_, v_, end);
+    const int64_t first = Team::first_from(vertical_, v_, from_ < end ? from_ : end);
+    if (behind > first)
+      column_.add_all(behind - first, [&](int64_t i) { return vertical_[first + i]; });
+    v_ = behind;
   }
 
   const SelectLine& a_;
   const ListRow& at_;
   const int64_t head_;
   const Lines vertical_, slash_;
-  LineOut index_, column_;
+  LineOut<Team> index_, column_;
   int64_t v_ = 0, from_ = 0, next_block_ = 0;
 };
 
+template <class Team>
 FOVEA_HD void SelectLine::run(int64_t batch, int64_t row, int64_t list_head) const {
   ListRow at;
-  if (rows.list_row(batch, row, at)) LineRow(*this, at, list_head).run();
+  if (rows.list_row(batch, row, at)) LineRow<Team>(*this, at, list_head).run();
 }
 
 extern const Kernel<SelectLine> x_select_line_host;

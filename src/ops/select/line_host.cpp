@@ -12,7 +12,8 @@ extern const Kernel<SelectLine> x_select_line_host = {
         const int64_t items = a.rows.b * a.rows.x * a.rows.n;
         const double lines = static_cast<double>(a.verticals + a.slashes + 8 * a.bytes);
         host::pool(ctx).run(items, static_cast<double>(items) * lines, [&](int64_t item, int32_t) {
-          a.run(item / a.rows.n / a.rows.x, item % a.rows.n, item / a.rows.n % a.rows.x);
+          a.run<LoneThread>(item / a.rows.n / a.rows.x, item % a.rows.n,
+                            item / a.rows.n % a.rows.x);
         });
       };
       return Text();

@@ -14,6 +14,44 @@
 #include "ops/sparse/kernels.h"
 
 namespace fovea {
+namespace cuda {
+
+Text map_operands(const Attend& a, const SparseRows90& rows, int64_t box, int keys,
+                  SweepWork90& work) {
+  const int64_t page = a.sequences.page;
+  const int64_t caches = page ? a.sequences.pool : a.sequences.caches, tokens = page ? page : a.t;
+  const int key_rows = static_cast<int>(box);
+  const int64_t q_rows = rows.heads == 1 ? rows.rows : rows.step / rows.heads;
+  const MapOf q{
+      a.q, a.dtype, a.b, a.s, a.h, a.d, static_cast<int>(q_rows), static_cast<int>(rows.heads)};
+  const MapOf o{a.o, a.dtype, a.b, a.s, a.h, a.e, 64};
+  work.o_given = rows.heads == 1 && rows.step == rows.rows && a.o_dtype == a.dtype &&
+                 !*map_refuses(o) && make_map(o, work.o);
+  return map_sweep(q, {a.k, a.dtype, caches, tokens, a.g, a.d, key_rows},
+                   {a.v, a.dtype, caches, tokens, a.g, a.e, key_rows}, keys, work.maps);
+}
+
+bool order_of(const DeviceInfo& device, const Attend& a, const SparseRows90& rows, int64_t splits,
+              SweepWork90& work) {
+  const bool masked = a.mask.window.right > 0;
+  const int64_t row_tiles = ceil_div(a.sequences.query_max * rows.heads, rows.step),
+                heads = a.sequences.count * (a.h / rows.heads);
+  if (heads > INT_MAX / splits / row_tiles) return false;
+  work.grid = {row_tiles, a.h / rows.heads, static_cast<int32_t>(splits),
+               static_cast<int32_t>(rows.heads), masked};
+  work.order = {static_cast<int32_t>(row_tiles),
+                static_cast<int32_t>(heads),
+                static_cast<int32_t>(splits),
+                section_of(heads, a.h / a.g / rows.heads, a.sequences.key_max * (a.d + a.e) * 2,
+                           device.l2_bytes, masked),
+                static_cast<int32_t>(masked ? row_tiles / 4 : 0),
+                masked};
+  work.schedule.items = static_cast<int32_t>(work.order.items());
+  return true;
+}
+
+}  // namespace cuda
+
 namespace {
 
 using namespace cuda;
@@ -46,11 +84,7 @@ const std::vector<SparseInstance90>& skipping_instances() {
   return rows;
 }
 
-// A choice of row tiles: the packed rows of `heads` heads that one has, of a tile of `rows` rows.
-struct Rows {
-  int64_t heads, rows, step;
-  int64_t lists = 1;  // list rows of a union
-};
+using Rows = SparseRows90;
 
 // A list row is a whole number of row tiles, or one that it leaves partly empty.  Of two that a
 // list row fills alike, the larger: it reads its keys half as often.
@@ -210,45 +244,6 @@ Text refuses(const Context& ctx, const SparseAttend& call) {
   return "";
 }
 
-// q, k, v as boxes of a row tile and of a key tile, o of a warpgroup's rows.
-Text map_operands(const SparseAttend& call, const Rows& rows, const Keys& keys,
-                  SparseWork90& work) {
-  const Attend& a = call.attend;
-  const int64_t page = a.sequences.page;
-  const int64_t caches = page ? a.sequences.pool : a.sequences.caches, tokens = page ? page : a.t;
-  const int key_rows = static_cast<int>(keys.box);
-  const int64_t box = rows.heads == 1 ? rows.rows : rows.step / rows.heads;
-  const MapOf q{
-      a.q, a.dtype, a.b, a.s, a.h, a.d, static_cast<int>(box), static_cast<int>(rows.heads)};
-  work.blocks = keys.blocks;
-  const MapOf o{a.o, a.dtype, a.b, a.s, a.h, a.e, 64};
-  work.o_given = rows.heads == 1 && rows.step == rows.rows && a.o_dtype == a.dtype &&
-                 !*map_refuses(o) && make_map(o, work.o);
-  return map_sweep(q, {a.k, a.dtype, caches, tokens, a.g, a.d, key_rows},
-                   {a.v, a.dtype, caches, tokens, a.g, a.e, key_rows}, keys.instance->keys,
-                   work.maps);
-}
-
-// False: there are too many work items.
-bool order_of(const DeviceInfo& device, const Attend& a, const Rows& rows, int64_t splits,
-              SparseWork90& work) {
-  const bool masked = a.mask.window.right > 0;
-  const int64_t row_tiles = ceil_div(a.sequences.query_max * rows.heads, rows.step),
-                heads = a.sequences.count * (a.h / rows.heads);
-  if (heads > INT_MAX / splits / row_tiles) return false;
-  work.grid = {row_tiles, a.h / rows.heads, static_cast<int32_t>(splits),
-               static_cast<int32_t>(rows.heads), masked};
-  work.order = {static_cast<int32_t>(row_tiles),
-                static_cast<int32_t>(heads),
-                static_cast<int32_t>(splits),
-                section_of(heads, a.h / a.g / rows.heads, a.sequences.key_max * (a.d + a.e) * 2,
-                           device.l2_bytes, masked),
-                static_cast<int32_t>(masked ? row_tiles / 4 : 0),
-                masked};
-  work.schedule.items = static_cast<int32_t>(work.order.items());
-  return true;
-}
-
 // ".bf16.d128.128x128"
 Text name_of(const SparseInstance90& instance) {
   return Text(".") + dtype_name(instance.dtype) + ".d" + Text::number(instance.d) + "." +
@@ -270,10 +265,8 @@ Text offer_margin(const Context& ctx, const SparseAttend& call, Plan& plan) {
                       Text::number(keys));
   const Rows rows{1, instance->rows, instance->rows};
   SparseWork90 work{};
-  if (Text why = map_operands(call, rows,
-                              {instance, keys, page && page < keys ? page : keys, false}, work);
-      !why.empty())
-    return why;
+  const int64_t box = page && page < keys ? page : keys;
+  if (Text why = map_operands(a, rows, box, instance->keys, work); !why.empty()) return why;
   if (!order_of(device_info(ctx), a, rows, 1, work)) return "more than 2^31 row tiles";
   work.drop = call.skip_margin > 0 ? call.skip_margin / a.score.scale : INFINITY;
   work.skipped = call.skipped;
@@ -294,7 +287,8 @@ Text offer_gathered(const SparseAttend& call, Plan& plan) {
   const Keys keys = keys_of_union(a);
   const SparseInstance90 instance = *keys.instance;
   SparseWork90 work{};
-  if (Text why = map_operands(call, {1, kGatheredRows, kGatheredRows}, keys, work); !why.empty())
+  const Rows rows_each{1, kGatheredRows, kGatheredRows};
+  if (Text why = map_operands(a, rows_each, keys.box, instance.keys, work); !why.empty())
     return why;
   plan.kernel += name_of(instance) + ".gathered";
   const GatheredSlots slots(plan.workspace, kOp, call);
@@ -331,7 +325,8 @@ Text offer(const Context& ctx, const SparseAttend& call, Plan& plan) {
            " rows, block_keys = " + Text::number(call.list.block_keys) +
            ", page = " + Text::number(a.sequences.page) + ", splits = " + Text::number(splits);
   SparseWork90 work{};
-  if (Text why = map_operands(call, rows, keys, work); !why.empty()) return why;
+  work.blocks = keys.blocks;
+  if (Text why = map_operands(a, rows, keys.box, instance->keys, work); !why.empty()) return why;
   if (!order_of(device_info(ctx), a, rows, splits, work)) return "more than 2^31 row tiles";
   plan.kernel += name_of(*instance);
   if (rows.heads > 1) plan.kernel += ".packed";

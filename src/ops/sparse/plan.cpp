@@ -197,9 +197,9 @@ Plan plan(const Context& ctx, const fovea_x_sparse_forward_params& p) {
     dense.key_step = p.key_step, dense.key_shift = p.key_shift, dense.splits = p.splits;
     return plan(ctx, dense);
   }
-  return choose(
-      kForward, ctx, call, x_sparse_forward_host,
-      FOVEA_CUDA_KERNELS(x_sparse_forward_sm90, x_sparse_forward_sm80, x_sparse_forward_simt));
+  return choose(kForward, ctx, call, x_sparse_forward_host,
+                FOVEA_CUDA_KERNELS(x_sparse_forward_sm90, x_sparse_columns_sm90,
+                                   x_sparse_forward_sm80, x_sparse_forward_simt));
 }
 
 Plan plan(const Context& ctx, const fovea_x_sparse_backward_params& p) {
