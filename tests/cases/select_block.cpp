@@ -372,7 +372,24 @@ void kernels(SelectCases& add) {
       "remap_span=2 causal=1 complete=1 force_first=1 force_own=1 force_previous=1 forced_count=1 "
       "count=9 keep=9 query_max=90 key_max=4190";
   add.kernel(nsa + bf16 + "h=32 g=2 x=2 d=128", "sm80.bf16.d128.ring.m64")
-      .kernel(nsa + bf16 + "h=32 g=2 x=2 d=128 row_lse", "sm80.bf16.d128.ring.m64")
+      .kernel(nsa + bf16 + "h=32 g=2 x=2 d=128 row_lse", "sm90.bf16.d128.h16")
+      .kernel(nsa + bf16 + "h=64 g=2 x=2 d=128 row_lse", "sm90.bf16.d128.h32")
+      .kernel(
+          "row column normalise=1 row_lse reduce=1 data=1 b=2 n=53 u=200 h=64 g=1 x=4 d=72"
+          " block_keys=64 remap_step=4 remap_span=2 causal=1 complete=1 force_own=1 count=5 keep=5"
+          " query_len key_len" +
+              f16,
+          "sm90.f16.d128.h16")
+      .kernel(
+          "row column normalise=1 row_lse reduce=1 data=1 b=2 n=20 u=100 h=32 g=2 x=2 d=64"
+          " count=5 keep=5 block_mask" +
+              f16,
+          "sm80.f16.d64.ring.m64")
+      .kernel(
+          "row column normalise=1 row_lse reduce=2 data=1 b=3 n=37 u=300 h=16 g=1 x=1 d=40"
+          " count=9 keep=9 block_rows=4 block_keys=8 causal=1 query_len key_len" +
+              bf16,
+          "sm90.bf16.d64.h16")
       .kernel(nsa + f16 + "h=8 g=2 x=4 d=64", "sm80.f16.d64.ring.m64")
       .kernel(nsa + bf16 + "h=4 g=2 x=1 d=96", "sm80.bf16.ring.m64")
       .kernel(

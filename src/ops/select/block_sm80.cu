@@ -47,8 +47,9 @@ int parts_of_dtype(int32_t dtype, int mma_dtype) {
   return dtype == mma_dtype ? 1 : dtype == FOVEA_F32 ? 3 : 2;
 }
 
-// What of the call is not for this kernel.
-Text refuse_call(const Context& ctx, const SelectBlock& a) {
+}  // namespace
+
+Text block_refuses_sm80(const Context& ctx, const SelectBlock& a) {
   if (device_info(ctx).arch < 80) return reason_capability(device_info(ctx).arch, "8.0");
   if (!a.row) return "row is absent, wanted summaries";
   if (!a.b || !a.n || !a.x || !a.h) return "there are no list rows";
@@ -66,6 +67,8 @@ Text refuse_call(const Context& ctx, const SelectBlock& a) {
     return reason("query_max", a.sequences.s, "up to " + Text::number(kSelectMost));
   return "";
 }
+
+namespace {
 
 void choose_instance(const SelectBlock& a, ProductPlan& plan) {
   SelectProduct& x = plan.x;
@@ -120,7 +123,7 @@ void choose_chunks(const Context& ctx, const SelectBlock& a, ProductPlan& plan) 
 
 extern const Kernel<SelectBlock> x_select_block_sm80 = {
     "sm80", [](const Context& ctx, const SelectBlock& a, Plan& plan) {
-      const Text why = cuda::refuse_call(ctx, a);
+      const Text why = cuda::block_refuses_sm80(ctx, a);
       if (!why.empty()) return why;
       cuda::ProductPlan p{};
       cuda::choose_instance(a, p);

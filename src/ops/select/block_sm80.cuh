@@ -114,6 +114,9 @@ struct ProductPlan {
   int64_t row_tiles(int64_t list_rows) const { return ceil_div(list_rows * heads, tile_rows()); }
 };
 
+// "" or what no kernel on tensor cores takes.
+Text block_refuses_sm80(const Context& ctx, const SelectBlock& a);
+
 // Products of the chunk in f16.
 void run_products_f16(Context& ctx, const ProductPlan& plan, const SelectProduct& x,
                       const SelectChunk& chunk);

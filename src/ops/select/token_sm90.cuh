@@ -20,19 +20,9 @@
 #include "cuda/launch.h"
 #include "cuda/tile/mma_sm90.cuh"
 #include "cuda/tile/order.cuh"
-#include "ops/select/token_walk_sm90.cuh"
+#include "ops/select/score_product_sm90.cuh"
 
 namespace fovea::cuda {
-
-template <int Dtype, int Rows, int D>
-struct TokenTile90 : Swizzled<Rows, D> {
-  static constexpr int box = 64, row_bytes = kPanelRowBytes;
-  __device__ static uint64_t descriptor(uint32_t address) { return sm90::descriptor(address); }
-};
-template <int Rows, int D>
-struct TokenTile90<FOVEA_E4M3, Rows, D> : sm90::Bytes<Rows, D, D> {
-  static constexpr int box = D, row_bytes = D;
-};
 
 // What a row may select: keys [low, high) and [first_low, first_high).
 struct TokenSeen90 {
@@ -118,17 +108,15 @@ __device__ __forceinline__ float not_below(float x, float floor) {
 }
 
 template <class Shape>
-struct TokenConsumer90 {
-  static constexpr int Heads = Shape::Heads, Rows = Shape::Rows, N = kTokenSums / 8;
+struct TokenConsumer90 : ScoreProduct90<Shape> {
+  using Base = ScoreProduct90<Shape>;
+  using Base::group, Base::rings, Base::left, Base::x, Base::N, Base::kTurn;
+  using Base::release, Base::product, Base::own_key;
+  static constexpr int Heads = Shape::Heads, Rows = Shape::Rows;
   static constexpr int HeadGroups = Heads / 8, Each = Rows / 4;  // Each: rows of a lane's scores
-  static constexpr int kTurn = 3;
   using Unit = typename Shape::Unit;
   const TokenScores90& call;
   Unit& unit;
-  const int group;
-  TokenRings90<Shape> rings;
-  int64_t left = 0;  // tiles to come
-  float x[N][4];
   // Of the unit: keys [full_begin, full_end) can be selected by every row.
   int full_begin, full_end;
   int rows;
@@ -138,7 +126,7 @@ struct TokenConsumer90 {
 
   __device__ TokenConsumer90(const TokenScores90& call, Unit& unit, int group,
                              const TokenRings90<Shape>& rings)
-      : call(call), unit(unit), group(group), rings(rings) {}
+      : Base(group, rings), call(call), unit(unit) {}
 
   __device__ __forceinline__ void run(const TokenSpan90& span) {
     TokenWalk90 walk(call, span);
@@ -166,49 +154,6 @@ struct TokenConsumer90 {
   }
 
  private:
-  __device__ __forceinline__ void release(uint32_t barrier) const {
-    if (threadIdx.x % 32 == 0) sm90::barrier_arrive(barrier);
-  }
-  template <int From, int To>
-  __device__ __forceinline__ void steps(uint64_t keys, uint64_t rows) {
-    using TileQ = typename Shape::TileQ;
-    using TileK = typename Shape::TileK;
-#pragma unroll
-    for (int k = From; k < To; ++k)
-      if constexpr (Shape::Dtype == FOVEA_E4M3)
-        sm90::Wgmma<Shape::Dtype, kTokenSums>::ss(x, keys + TileK::step(k), rows + TileQ::step(k),
-                                                  k != 0);
-      else
-        sm90::Wgmma<Shape::Dtype, kTokenSums>::template ss<0>(
-            x, keys + k / 4 * (TileK::panel_bytes / 16) + k % 4 * 2,
-            rows + k / 4 * (TileQ::panel_bytes / 16) + k % 4 * 2, k != 0);
-    sm90::commit();
-  }
-  // The warpgroup's product, of which the last quarter is in flight when it ends; the other's may
-  // follow then.
-  __device__ __forceinline__ void product() {
-    using TileQ = typename Shape::TileQ;
-    using TileK = typename Shape::TileK;
-    constexpr int Steps = Shape::D / (Shape::Dtype == FOVEA_E4M3 ? 32 : 16);
-    const uint64_t keys = TileK::descriptor(rings.k() + group * 64 * TileK::row_bytes);
-    const uint64_t rows = TileQ::descriptor(rings.q());
-    // The first step overwrites x: its registers are free until then.
-#pragma unroll
-    for (int j = 0; j < N; ++j)
-#pragma unroll
-      for (int c = 0; c < 4; ++c) asm volatile("" : "=f"(x[j][c]));
-    sm90::named_barrier_sync(kTurn + group, 256);
-    sm90::fence();
-    steps<0, Steps - Steps / 4 - (Steps < 4)>(keys, rows);
-    steps<Steps - Steps / 4 - (Steps < 4), Steps>(keys, rows);
-    sm90::wait<1>();
-    if (--left > 0 || group == 0) sm90::named_barrier_arrive(kTurn + 1 - group, 256);
-  }
-  // The lane's first key of a tile, which has another 8 on.
-  __device__ __forceinline__ int own_key() const {
-    return group * 64 + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4;
-  }
-
   // What the warpgroup's scores ask of a unit.
   __device__ __forceinline__ void open(const TokenWalk90& walk, const TokenGroup& at) {
     const SelectToken& a = call.a;

@@ -52,14 +52,17 @@ struct TokenSpanShared90 {
   TokenSpan90 span;
 };
 
-// The block's run of equally long ones; called by all threads.
-__device__ inline TokenSpan90 find_span(const TokenScores90& call, TokenSpanShared90& s) {
-  const int each = (call.units + kTokenThreads - 1) / kTokenThreads;
-  const int begin = min(static_cast<int>(threadIdx.x) * each, call.units);
-  const int end = min(begin + each, call.units), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+// The block's run of equally long ones, of units [0, units) that have tiles(unit) each; called by
+// all threads.
+template <class Tiles>
+__device__ __forceinline__ TokenSpan90 find_span(int units, Tiles tiles_of_unit,
+                                                 TokenSpanShared90& s) {
+  const int each = (units + kTokenThreads - 1) / kTokenThreads;
+  const int begin = min(static_cast<int>(threadIdx.x) * each, units);
+  const int end = min(begin + each, units), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   int64_t own = 0;
 #pragma unroll 1
-  for (int unit = begin; unit < end; ++unit) own += tiles_of(call, group_of(call, unit));
+  for (int unit = begin; unit < end; ++unit) own += tiles_of_unit(unit);
   int64_t sum = own;
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
@@ -80,7 +83,7 @@ __device__ inline TokenSpan90 find_span(const TokenScores90& call, TokenSpanShar
     int unit = begin;
     int64_t at = from - before;
     for (;; ++unit) {
-      const int tiles = tiles_of(call, group_of(call, unit));
+      const int tiles = tiles_of_unit(unit);
       if (at < tiles) break;
       at -= tiles;
     }
@@ -88,6 +91,10 @@ __device__ inline TokenSpan90 find_span(const TokenScores90& call, TokenSpanShar
   }
   __syncthreads();
   return s.span;
+}
+__device__ inline TokenSpan90 find_span(const TokenScores90& call, TokenSpanShared90& s) {
+  return find_span(
+      call.units, [&](int unit) { return tiles_of(call, group_of(call, unit)); }, s);
 }
 
 // The units of a run, and of each the tiles [tile, last).

@@ -98,6 +98,7 @@ template <SparseConfig90 C>
 SparseInstance90 sparse_sm90_instance();
 template <SparseConfig90 C>
 SparseInstance90 sparse_skip_sm90_instance();
+template <SparseConfig90 C>
 ColumnInstance90 columns_sm90_instance();
 template <SparseConfig80 C>
 SparseInstance80 sparse_sm80_instance();

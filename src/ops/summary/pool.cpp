@@ -137,7 +137,8 @@ Plan plan(const Context& ctx, const fovea_x_pool_forward_params& p) {
   a.sequences.cache_row = int_vector(p.cache_row);
   place_keys(a.sequences, op, "x", p.x, p.page_table, p.key_max);
   count_blocks(a);
-  return choose(op, ctx, a, pool_forward_host, FOVEA_CUDA_KERNELS(pool_forward_rows, pool_forward_simt));
+  return choose(op, ctx, a, pool_forward_host,
+                FOVEA_CUDA_KERNELS(pool_forward_rows, pool_forward_simt));
 }
 
 Plan plan(const Context& ctx, const fovea_x_pool_backward_params& p) {
