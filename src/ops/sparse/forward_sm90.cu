@@ -157,8 +157,9 @@ bool gathered(const SparseAttend& call) {
   if (list.block_rows != 1 || list.block_keys % kGatheredKeys || list.first_keys || q.page ||
       a.splits > 1 || list.keep < 1)
     return false;
-  // Packed heads of a row fill a tile of their own.
-  if (list.block_keys <= kMostBlock && rows_of(call).heads > kPackedHeads) return false;
+  // Packed heads of a row fill a tile of their own, and few rows share one.
+  if (list.block_keys <= kMostBlock && (rows_of(call).heads > kPackedHeads || q.query_max < 64))
+    return false;
   const Keys keys = keys_of_union(a);
   const int64_t blocks = ceil_div(q.key_max, list.block_keys);
   if (!keys.instance || !keys.instance->gather ||

@@ -18,11 +18,20 @@ namespace {
 constexpr int kThreads = 256;
 constexpr char kOp[] = "x_combine_forward";
 
-template <class T>
-__global__ void __launch_bounds__(kThreads, 3)
-    combine_rows_kernel(const __grid_constant__ Combine a, int lanes, int64_t work) {
+// The branches that are there, side by side.
+template <int Terms>
+struct CombineRows {
+  Combine a;
+  CombineTerm term[Terms];
+  bool coarse;  // the last of them is a.u blocks of rows
+};
+
+template <class T, int Terms>
+__global__ void __launch_bounds__(kThreads)
+    combine_rows_kernel(const __grid_constant__ CombineRows<Terms> call, int lanes, int64_t work) {
   constexpr int kEach = 16 / static_cast<int>(sizeof(T));
   using Piece = Chunk<T, kEach>;
+  const Combine& a = call.a;
   const int64_t teams = kThreads / lanes, pieces = a.e / kEach;
   const int lane = static_cast<int>(threadIdx.x) % lanes;
   pdl_wait();
@@ -30,28 +39,25 @@ __global__ void __launch_bounds__(kThreads, 3)
     const int64_t above = quotient(w, a.h), head = w - above * a.h;
     const int64_t batch = quotient(above, a.s), i = above - batch * a.s;
     if (i >= a.rows(batch)) continue;
-    const int64_t block = a.u ? a.block_of(batch, i) : -1;
-    const T* from[kCombineTerms];
-#pragma unroll
-    for (int n = 0; n < kCombineTerms; ++n) {
-      const CombineTerm& t = a.term[n];
-      const int64_t row = n == kCombineTerms - 1 ? block : i;
-      from[n] = nullptr;
-      if (t.x && row >= 0)
-        from[n] = static_cast<const T*>(t.x.data) + combine_at(t.x, batch, row, head, 0);
-    }
+    const int64_t block = call.coarse ? a.block_of(batch, i) : -1;
     T* const to = static_cast<T*>(a.y.data) + combine_at(a.y, batch, i, head, 0);
     for (int64_t piece = lane; piece < pieces; piece += lanes) {
       // Before the gates: neither waits for the other.
-      Piece x[kCombineTerms], y;
+      Piece x[Terms], y;
 #pragma unroll
-      for (int n = 0; n < kCombineTerms; ++n)
-        if (from[n]) x[n] = *reinterpret_cast<const Piece*>(from[n] + piece * kEach);
+      for (int n = 0; n < Terms; ++n) {
+        const bool coarse = n == Terms - 1 && call.coarse;
+        const int64_t row = coarse ? block : i;
+        if (row >= 0)
+          x[n] = *reinterpret_cast<const Piece*>(static_cast<const T*>(call.term[n].x.data) +
+                                                 combine_at(call.term[n].x, batch, row, head, 0) +
+                                                 piece * kEach);
+      }
       float sum[kEach] = {};
 #pragma unroll
-      for (int n = 0; n < kCombineTerms; ++n) {
-        if (!from[n]) continue;
-        const CombineTerm& t = a.term[n];
+      for (int n = 0; n < Terms; ++n) {
+        if (n == Terms - 1 && call.coarse && block < 0) continue;
+        const CombineTerm& t = call.term[n];
         const float weight = t.coefficient * combine_gate(t, batch, i, head, 0).value;
 #pragma unroll
         for (int e = 0; e < kEach; ++e) sum[e] += weight * to_float(x[n].x[e]);
@@ -63,12 +69,27 @@ __global__ void __launch_bounds__(kThreads, 3)
   }
 }
 
-template <class T>
-void enqueue(Context& ctx, const Combine& a) {
+template <class T, int Terms>
+void enqueue_terms(Context& ctx, const Combine& a) {
+  CombineRows<Terms> call{a, {}, false};
+  int there = 0;
+  for (int n = 0; n < kCombineTerms; ++n)
+    if (a.term[n].x) call.term[there++] = a.term[n], call.coarse = n == kCombineTerms - 1;
   const int64_t rows = a.e ? a.b * a.s * a.h : 0;
   const int lanes = lanes_of(a.e * static_cast<int64_t>(sizeof(T)) / 16, 32);
-  launch_pdl<combine_rows_kernel<T>>(ctx, kOp, ceil_div(rows * lanes, kThreads), kThreads, 0, a,
-                                     lanes, rows);
+  launch_pdl<combine_rows_kernel<T, Terms>>(ctx, kOp, ceil_div(rows * lanes, kThreads), kThreads, 0,
+                                            call, lanes, rows);
+}
+
+template <class T>
+void enqueue(Context& ctx, const Combine& a) {
+  static_assert(kCombineTerms == 5);
+  int there = 0;
+  for (const CombineTerm& t : a.term) there += t.x ? 1 : 0;
+  if (there == 1) return enqueue_terms<T, 1>(ctx, a);
+  if (there == 2) return enqueue_terms<T, 2>(ctx, a);
+  if (there == 3) return enqueue_terms<T, 3>(ctx, a);
+  there == 4 ? enqueue_terms<T, 4>(ctx, a) : enqueue_terms<T, 5>(ctx, a);
 }
 
 Text refuse(const Combine& a) {
