@@ -144,8 +144,11 @@ std::vector<MergeCase> merge_rows() {
     c.n = x[0], c.b = x[1], c.u = x[2], c.s = x[3], c.h = x[4], c.e = x[5];
     rows.push_back(c);
   }
+  // Parts without rows: however many, they are none.
   MergeCase c;
-  c.note = "small", c.n = 3, c.u = c.s = 5;
+  c.note = "edge", c.n = 3, c.u = 0, c.s = 5, c.row = true;
+  rows.push_back(c);
+  c.note = "small", c.u = c.s = 5, c.row = false;
   rows.push_back(c);
   c.nan = true, c.note = "";
   rows.push_back(c);

@@ -20,6 +20,7 @@ Merge resolve_merge(const char* op, const P& p) {
     refuse("%s: o_part.shape[2] (u) is %lld without row, wanted s = %lld", op, lld(a.u), lld(a.s));
   if (a.row && (a.u > INT32_MAX || a.s > INT32_MAX))
     refuse("%s: u = %lld and s = %lld with row, wanted at most 2^31 - 1", op, lld(a.u), lld(a.s));
+  if (!a.u) a.n = 0;  // parts without rows are none
   return a;
 }
 
