@@ -19,8 +19,9 @@ void merge_row(const MergeBackward& b, int64_t n, int64_t batch, int64_t j, int6
   if (i < 0 || i >= a.s || a.source_of(n, i) != j) i = -1;
   const float lse_part = a.lse_of(n, batch, head, j);
   float weight = 0, inner = 0;
-  const Out* dout = nullptr;
-  if (i >= 0 && lse_part != -INFINITY) {
+  const Out* dout = nullptr;  // so it is where there are no columns, too
+  const bool counts = i >= 0 && lse_part != -INFINITY;
+  if (counts) {
     weight = std::exp(lse_part - *a.lse.at(batch, head, i));
     dout = b.dout.at<Out>(batch, i, head);
   }
@@ -28,10 +29,10 @@ void merge_row(const MergeBackward& b, int64_t n, int64_t batch, int64_t j, int6
     Part* out = b.do_part.at<Part>(n, batch, j, head);
     for (int64_t c = 0; c < a.e; ++c)
       out[c * b.do_part.stride[4]] =
-          from_float<Part>(dout ? weight * to_float(dout[c * b.dout.stride[3]]) : 0);
+          from_float<Part>(counts ? weight * to_float(dout[c * b.dout.stride[3]]) : 0);
   }
   if (!b.dlse_part) return;
-  if (dout) {
+  if (counts) {
     const Part* part = a.o_part.at<Part>(n, batch, j, head);
     const Out* o = a.o.at<Out>(batch, i, head);
     for (int64_t c = 0; c < a.e; ++c)
@@ -39,7 +40,7 @@ void merge_row(const MergeBackward& b, int64_t n, int64_t batch, int64_t j, int6
                (to_float(part[c * a.o_part.stride[4]]) - to_float(o[c * a.o.stride[3]]));
     if (b.dlse) inner += *b.dlse.at(batch, head, i);
   }
-  *b.dlse_part.at(n, batch, head, j) = dout ? weight * inner : 0;
+  *b.dlse_part.at(n, batch, head, j) = counts ? weight * inner : 0;
 }
 
 Text offer(const Context&, const MergeBackward& request, Plan& plan) {
