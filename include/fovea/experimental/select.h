@@ -116,10 +116,10 @@ typedef struct fovea_x_select_block_params {
   fovea_tensor score;         /**< [in, optional] (b, h, n, u) f32: scores in place of row and
                                    column; its columns are the sequence's own */
   fovea_tensor column_weight; /**< [in, optional] (key_b, g, u) f32: >= 0, of normalise weighted */
-  fovea_tensor row_lse;       /**< [in, optional] (b, h, n) f32: of normalise softmax: scores s become
-                                   exp(min(s - row_lse, 0)), or 0 where row_lse is not finite.  The
-                                   lse of attention over the columns, where it is at hand; not with
-                                   reduce_raw */
+  fovea_tensor row_lse;       /**< [in, optional] (b, h, n) f32: of normalise softmax: a score s
+                                   becomes exp(min(s - row_lse, 0)), 0 where row_lse is not finite.
+                                   It is the lse of attention over the columns, where that is at
+                                   hand; not with reduce_raw */
   fovea_tensor block_mask;    /**< [in, optional] (b, x, n, mask_bytes) u8: bit c % 8 of byte c / 8
                                    is 1 where key block c is eligible; ceil(y / 8) bytes; not with
                                    remap_step */
@@ -213,9 +213,12 @@ typedef enum fovea_x_select_score {
  *
  *  Rows past query_len are neither read nor written.  A row that sees nothing has count 0.
  *
- *  Limits: d is 1 .. 576.  Every valid call has one kernel a backend, without tensor cores.  A
- *  product is a chain of f32 fused multiply-adds over the columns from 0, the same on both
- *  backends.  Workspace: 64 MiB at most, and at least the scores of one row.
+ *  Limits: d is 1 .. 576.  Every valid call has a kernel on both backends.  Its product is a chain
+ *  of f32 fused multiply-adds over the columns from 0.  On Hopper tensor cores take some with d to
+ *  128, and sums have another order:
+ *    dot, relu_weighted   f16, bf16, e4m3; 16, 32 or 64 query heads a list head
+ *    dot with pool_keys   f16, bf16; 1, 2, 4 or 8; blocks of 16, 32, 64 or a multiple of 128 keys
+ *  Workspace: 64 MiB at most, and at least the scores of one row.
  *  Sources: DSA (2512.02556), SparQ (2312.04985), Loki (2406.02542), HashAttention (2412.14468),
  *  MiniMax Sparse Attention (2606.13392). */
 typedef struct fovea_x_select_token_params {

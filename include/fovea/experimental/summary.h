@@ -47,7 +47,8 @@ typedef enum fovea_x_summary {
  *
  *  similar = |mean of x_i / |x_i||^2 over the block, 0 for x_i = 0: 1 where all point one way.
  *
- *  Limits: none on widths.  Every valid call has one kernel a backend, one pass over x.
+ *  Limits: none on widths.  Every valid call has a kernel on both backends, one pass over x.  On
+ *  CUDA max, min, mean and sum are fastest where rows of x are whole pieces of 16 bytes.
  *  Sources: Quest (2406.10774), InfLLM (2402.04617), MoBA (2502.13189), NSA (2502.11089),
  *  SpargeAttention (2502.18137), SeerAttention (2410.13276), SparQ (2312.04985). */
 typedef struct fovea_x_pool_forward_params {
@@ -221,7 +222,8 @@ typedef enum fovea_x_gate {
  *  [c block_rows, (c + 1) block_rows).  A row in no block takes nothing of coarse.
  *  Rows past query_len are neither read nor written.
  *
- *  Limits: none on widths.  One pass over memory, one kernel a backend.
+ *  Limits: none on widths.  One pass over memory.  On CUDA the forward is fastest where rows are
+ *  whole pieces of 16 bytes and a gate is one number a row.
  *  Sources: NSA (2502.11089), VSA (2505.13389), DuoAttention (2410.10819), SparQ (2312.04985),
  *  DiTFastAttn (2406.08552). */
 typedef struct fovea_x_combine_forward_params {

@@ -598,7 +598,7 @@ op! {
         column_low set_column_low: in, "`(key_b, u, g, d)` f32 f16 bf16: box: the smallest of its keys; the dtype of column";
         score set_score: in, "`(b, h, n, u)` f32: scores in place of row and column; its columns are the sequence's own";
         column_weight set_column_weight: in, r"`(key_b, g, u)` f32: \>= 0, of normalise weighted";
-        row_lse set_row_lse: in, "`(b, h, n)` f32: of normalise softmax: scores s become exp(min(s - row_lse, 0)), or 0 where row_lse is not finite.  The lse of attention over the columns, where it is at hand; not with reduce_raw";
+        row_lse set_row_lse: in, "`(b, h, n)` f32: of normalise softmax: a score s becomes exp(min(s - row_lse, 0)), 0 where row_lse is not finite. It is the lse of attention over the columns, where that is at hand; not with reduce_raw";
         block_mask set_block_mask: in, "`(b, x, n, mask_bytes)` u8: bit c % 8 of byte c / 8 is 1 where key block c is eligible; ceil(y / 8) bytes; not with remap_step";
         forced set_forced: in, "`(b, x, n, mask_bytes)` u8: the same where it is forced";
         row_forced set_row_forced: in, "`(b, x, n)` u8: not 0: all key blocks are forced";
@@ -663,7 +663,8 @@ op! {
     ///
     /// similar = |mean of x_i / |x_i||^2 over the block, 0 for x_i = 0: 1 where all point one way.
     ///
-    /// Limits: none on widths.  Every valid call has one kernel a backend, one pass over x.
+    /// Limits: none on widths.  Every valid call has a kernel on both backends, one pass over x.  On
+    /// CUDA max, min, mean and sum are fastest where rows of x are whole pieces of 16 bytes.
     /// Sources: Quest (2406.10774), InfLLM (2402.04617), MoBA (2502.13189), NSA (2502.11089),
     /// SpargeAttention (2502.18137), SeerAttention (2410.13276), SparQ (2312.04985).
     /// ```
@@ -803,7 +804,8 @@ op! {
     /// [c block_rows, (c + 1) block_rows).  A row in no block takes nothing of coarse.
     /// Rows past query_len are neither read nor written.
     ///
-    /// Limits: none on widths.  One pass over memory, one kernel a backend.
+    /// Limits: none on widths.  One pass over memory.  On CUDA the forward is fastest where rows are
+    /// whole pieces of 16 bytes and a gate is one number a row.
     /// Sources: NSA (2502.11089), VSA (2505.13389), DuoAttention (2410.10819), SparQ (2312.04985),
     /// DiTFastAttn (2406.08552).
     /// ```
@@ -1010,9 +1012,12 @@ op! {
     ///
     /// Rows past query_len are neither read nor written.  A row that sees nothing has count 0.
     ///
-    /// Limits: d is 1 .. 576.  Every valid call has one kernel a backend, without tensor cores.  A
-    /// product is a chain of f32 fused multiply-adds over the columns from 0, the same on both
-    /// backends.  Workspace: 64 MiB at most, and at least the scores of one row.
+    /// Limits: d is 1 .. 576.  Every valid call has a kernel on both backends.  Its product is a chain
+    /// of f32 fused multiply-adds over the columns from 0.  On Hopper tensor cores take some with d to
+    /// 128, and sums have another order:
+    ///   dot, relu_weighted   f16, bf16, e4m3; 16, 32 or 64 query heads a list head
+    ///   dot with pool_keys   f16, bf16; 1, 2, 4 or 8; blocks of 16, 32, 64 or a multiple of 128 keys
+    /// Workspace: 64 MiB at most, and at least the scores of one row.
     /// Sources: DSA (2512.02556), SparQ (2312.04985), Loki (2406.02542), HashAttention (2412.14468),
     /// MiniMax Sparse Attention (2606.13392).
     /// ```
