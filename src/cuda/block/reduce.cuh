@@ -32,4 +32,27 @@ __device__ __forceinline__ T block_sum(T x, T* s) {
   return sum;
 }
 
+// The sum of the threads' numbers before this one's; `total`: of all.  Every thread gets both.
+template <int Threads>
+__device__ __forceinline__ int block_sum_before(int mine, int (&s)[Threads / 32], int& total) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  int sum = mine;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int other = __shfl_up_sync(~0u, sum, step);
+    if (lane >= step) sum += other;
+  }
+  __syncthreads();
+  if (lane == 31) s[warp] = sum;
+  __syncthreads();
+  int before = 0;
+  total = 0;
+#pragma unroll
+  for (int i = 0; i < Threads / 32; ++i) {
+    if (i < warp) before += s[i];
+    total += s[i];
+  }
+  return before + sum - mine;
+}
+
 }  // namespace fovea::cuda

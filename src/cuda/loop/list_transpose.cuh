@@ -91,6 +91,19 @@ struct ListTranspose {
   FOVEA_HD uint64_t from(uint64_t tile, int64_t i) const {
     return ((tile << row_bits) + static_cast<uint64_t>(i)) << (key_bits + list_bits);
   }
+  // The first of the sorted entries of this tile or of one after it.
+  FOVEA_HD int64_t start_of(const uint64_t* sorted, int64_t tile) const {
+    const uint64_t bound = from(static_cast<uint64_t>(tile), 0);
+    int64_t begin = 0, end = entries;
+    while (begin < end) {
+      const int64_t middle = (begin + end) / 2;
+      if (sorted[middle] < bound)
+        begin = middle + 1;
+      else
+        end = middle;
+    }
+    return begin;
+  }
   // An entry that names key j, but for its place; `first` is from() of its row in tile 0.
   FOVEA_HD uint64_t named(uint64_t first, int64_t j) const {
     const uint64_t key = static_cast<uint64_t>(low(static_cast<uint64_t>(j), key_bits));

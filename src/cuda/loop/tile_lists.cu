@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "cuda/block/reduce.cuh"
 #include "cuda/loop/tile_unions.cuh"
 
 namespace fovea::cuda {
@@ -24,28 +25,6 @@ struct ListShared {
   int sums[kThreads / 32];
   int32_t list[kCached];  // its first places
 };
-
-// The sum of the threads' numbers before this one's; `total`: of all.
-__device__ int sum_before(int mine, int (&s_sums)[kThreads / 32], int& total) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  int sum = mine;
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const int other = __shfl_up_sync(~0u, sum, step);
-    if (lane >= step) sum += other;
-  }
-  __syncthreads();
-  if (lane == 31) s_sums[warp] = sum;
-  __syncthreads();
-  int before = 0;
-  total = 0;
-#pragma unroll
-  for (int i = 0; i < kThreads / 32; ++i) {
-    if (i < warp) before += s_sums[i];
-    total += s_sums[i];
-  }
-  return before + sum - mine;
-}
 
 // Counts of a union: a byte for each of its rows.
 __device__ int most_of(uint32_t count, int rows) {
@@ -97,7 +76,7 @@ __device__ int write_list(const Preparation& p, const Sequence& q, const ListRow
               end = min(begin + each, tiles);
     int mine = 0, total;
     for (int i = begin; i < end; ++i) mine += most_of(s.count[i], rows);
-    int64_t at = written + sum_before(mine, s.sums, total);
+    int64_t at = written + block_sum_before<kThreads>(mine, s.sums, total);
     for (int i = begin; i < end; ++i)
       for (int n = 0, most = most_of(s.count[i], rows); n < most; ++n, ++at) {
         const int seen = p.to.rows == 1 ? 0 : rows == 1 ? 1 : rows_of(s.count[i], n);
@@ -226,7 +205,7 @@ __device__ int write_union(const TileUnions& to, const Sequence& q, int32_t* til
   };
   int mine = 0, total;
   visit([&](int) { ++mine; });
-  int at = sum_before(mine, s.sums, total);
+  int at = block_sum_before<kThreads>(mine, s.sums, total);
   visit([&](int tile) { tiles[at++] = tile; });
   __syncthreads();
   return total;

@@ -5,9 +5,7 @@
 namespace fovea::cuda {
 
 void run_lists(Context& ctx, const SelectProduct& x, const SelectChunk& chunk) {
-  // Of key_max keys there are no more.  All scores that are asked for are written, of others too.
-  const int64_t there = ceil_div(x.a.sequences.key_max, x.a.block_keys);
-  const int64_t blocks = x.a.score_out || x.a.y < there ? x.a.y : there;
+  const int64_t blocks = list_blocks(x.a);
   if (blocks <= 32) return run_teams<32, 1>(ctx, x, chunk);
   if (blocks <= 128) return run_teams<32, 4>(ctx, x, chunk);
   if (blocks > 1024) return run_wide_lists(ctx, x, chunk);

@@ -380,16 +380,8 @@ class RowList {
   uint32_t key_[Each], forced_, eligible_;
 };
 
-// Blocks of warps that share a multiprocessor: lists wait for their own sums most of the time.
 template <int Threads, int Each>
-constexpr int kResident = Threads > 32 ? 1
-                          : Each <= 4  ? 8
-                          : Each <= 16 ? 6
-                                       : 5;
-
-template <int Threads, int Each>
-__global__ void __launch_bounds__(Threads == 32 ? 32 * kWarpTeams : Threads,
-                                  kResident<Threads, Each>)
+__global__ void __launch_bounds__(Threads == 32 ? 32 * kWarpTeams : Threads, 1)
     lists_kernel(const __grid_constant__ SelectProduct x, const __grid_constant__ SelectChunk chunk,
                  int64_t work) {
   using Pick = Team<Threads>;

@@ -5,8 +5,7 @@
 namespace fovea::cuda {
 
 void run_wide_lists(Context& ctx, const SelectProduct& x, const SelectChunk& chunk) {
-  const int64_t there = ceil_div(x.a.sequences.key_max, x.a.block_keys);
-  const int64_t blocks = x.a.score_out || x.a.y < there ? x.a.y : there;
+  const int64_t blocks = list_blocks(x.a);
   if (blocks <= 2048) return run_teams<256, 8>(ctx, x, chunk);
   if (blocks <= 8192) return run_teams<256, 32>(ctx, x, chunk);
   run_teams<1024, 32>(ctx, x, chunk);

@@ -121,6 +121,13 @@ Text block_refuses_sm80(const Context& ctx, const SelectBlock& a);
 void run_products_f16(Context& ctx, const ProductPlan& plan, const SelectProduct& x,
                       const SelectChunk& chunk);
 
+// Key blocks that a list goes over.  Of key_max keys there are no more; all scores that are asked
+// for are written, of others too.
+inline int64_t list_blocks(const SelectBlock& a) {
+  const int64_t there = ceil_div(a.sequences.key_max, a.block_keys);
+  return a.score_out || a.y < there ? a.y : there;
+}
+
 // Lists of the chunk from its scores; of more key blocks than a warp has.
 void run_lists(Context& ctx, const SelectProduct& x, const SelectChunk& chunk);
 void run_wide_lists(Context& ctx, const SelectProduct& x, const SelectChunk& chunk);

@@ -81,16 +81,7 @@ __global__ void __launch_bounds__(kThreads)
        w += int64_t{gridDim.x} * kThreads) {
     if (row && w < order.entries) row[w] = static_cast<int32_t>(order.row_of(entries[w]));
     if (w > static_cast<int64_t>(order.none)) continue;
-    const uint64_t bound = order.from(static_cast<uint64_t>(w), 0);
-    int64_t low = 0, high = order.entries;
-    while (low < high) {
-      const int64_t middle = (low + high) / 2;
-      if (entries[middle] < bound)
-        low = middle + 1;
-      else
-        high = middle;
-    }
-    start[w] = static_cast<int32_t>(low);
+    start[w] = static_cast<int32_t>(order.start_of(entries, w));
   }
 }
 

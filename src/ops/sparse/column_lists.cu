@@ -9,6 +9,8 @@
 
 #include <algorithm>
 
+#include "cuda/block/reduce.cuh"
+
 namespace fovea::cuda {
 namespace {
 
@@ -39,28 +41,6 @@ struct Union {
   int whole_low, whole_high;  // those that every row sees
   int everyone;               // bits that stand for all rows of the tile
 };
-
-// The sum of the threads' numbers before this one's; `total`: of all.
-__device__ int sum_before(int mine, int (&s_sums)[kThreads / 32], int& total) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  int sum = mine;
-#pragma unroll
-  for (int step = 1; step < 32; step *= 2) {
-    const int other = __shfl_up_sync(~0u, sum, step);
-    if (lane >= step) sum += other;
-  }
-  __syncthreads();
-  if (lane == 31) s_sums[warp] = sum;
-  __syncthreads();
-  int before = 0;
-  total = 0;
-#pragma unroll
-  for (int i = 0; i < kThreads / 32; ++i) {
-    if (i < warp) before += s_sums[i];
-    total += s_sums[i];
-  }
-  return before + sum - mine;
-}
 
 // Counts of a word, a half for each list row.
 __device__ int most_of(uint32_t count) {
@@ -136,7 +116,7 @@ __device__ int write(const uint32_t* count, const Union& of, int from, int width
   int mine = 0, total;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) mine += most_of(counts[i]);
-  int at = written + sum_before(mine, s.sums, total);
+  int at = written + block_sum_before<kThreads>(mine, s.sums, total);
   if (!mine) return written + total;
 #pragma unroll
   for (int i = 0; i < kEach; ++i) {

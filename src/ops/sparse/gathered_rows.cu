@@ -20,20 +20,6 @@ constexpr int kThreads = 256, kWarps = kThreads / 32;
 // What parts may take, and the query heads of a phase, which small calls reach too.
 constexpr int64_t kPartBytes = int64_t{1} << 30, kPhaseHeads = 64;
 
-// The first entry of list t or of one after it.
-__device__ int64_t start_of(const ListTranspose& order, const uint64_t* entries, int64_t t) {
-  const uint64_t bound = order.from(static_cast<uint64_t>(t), 0);
-  int64_t low = 0, high = order.entries;
-  while (low < high) {
-    const int64_t middle = (low + high) / 2;
-    if (entries[middle] < bound)
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  return low;
-}
-
 __device__ RowChunk chunk_of(const Attend& a, const SparseList& list, const GatheredRows& rows,
                              int t, int first, int count) {
   const int r = t / rows.blocks / rows.x, block = t % rows.blocks;
@@ -60,7 +46,7 @@ __global__ void __launch_bounds__(kThreads)
                       const __grid_constant__ GatheredRows rows, RowChunk* chunk, int32_t* base) {
   const int lane = threadIdx.x % 32;
   for (int t = blockIdx.x * kWarps + threadIdx.x / 32; t < rows.lists; t += gridDim.x * kWarps) {
-    const int mine = lane < 2 ? static_cast<int>(start_of(rows.order, rows.entries, t + lane)) : 0;
+    const int mine = lane < 2 ? static_cast<int>(rows.order.start_of(rows.entries, t + lane)) : 0;
     const int begin = __shfl_sync(~0u, mine, 0), end = __shfl_sync(~0u, mine, 1);
     const int from = begin / kGatheredRows + t, to = end / kGatheredRows + t + 1;
     if (lane == 0) base[t] = from;

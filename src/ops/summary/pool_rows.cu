@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // x_pool_forward of max, min, mean and sum, where rows of x are pieces of 16 bytes:
 //   y[c] = summary of the tokens of block c, in each column by itself
-// A team owns a block of tokens of one head: a warp, or eight where blocks have many tokens.  A
-// lane owns a piece and every n-th token.  Lanes join by shuffles, then warps through shared
-// memory, each in a fixed order. Thread blocks share the blocks that old_len leaves of a sequence.
-// A step of decode makes few. Barriers, both of the whole thread block, with teams of eight warps:
-//   joined   after each warp's states are written; waits: warp 0, which joins them
-//   read     after warp 0 has read them; waits: every warp, before its next block
+// A team owns a block of tokens of one head: a warp, or eight where blocks have many tokens.
+// A lane owns a piece and every n-th token.
+// Lanes join by shuffles, then warps through shared memory, each in a fixed order.
+// Thread blocks share the blocks that old_len leaves of a sequence: a step of decode makes few.
+//
+//   | barrier | who arrives    | who waits      | what it guards                   |
+//   | joined  | all warps      | warp 0         | the states that it joins         |
+//   | read    | all warps      | all warps      | the same, before the next block  |
 #include "core/chunk.h"
 #include "core/dtype.h"
 #include "core/locate.h"
