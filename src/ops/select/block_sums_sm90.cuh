@@ -31,20 +31,8 @@ struct BlockSumsUnit90 {
   alignas(16) float4 lse[Rows][kTokenSums / Rows / 16][4];
 };
 
-template <int Dtype_, int D_, int Heads_>
-struct BlockSumsShape90 {
-  static constexpr int Dtype = Dtype_, D = D_, Heads = Heads_, Rows = kTokenSums / Heads;
-  using TileQ = TokenTile90<Dtype, kTokenSums, D>;
-  using TileK = TokenTile90<Dtype, kTokenKeys, D>;
-  static constexpr int QStages = 2, Stages = TileK::bytes > 16 * 1024 ? 3 : 4, warps = 8;
-  static constexpr int producer_regs = 56, consumer_regs = 224;
-  static constexpr int keys = QStages * TileQ::bytes, barriers = keys + Stages * TileK::bytes;
-  // Behind the barriers: each warpgroup's unit; before them what find_span needs.
-  using Unit = BlockSumsUnit90<Rows>;
-  static constexpr int units = barriers + 16 * (QStages + Stages);
-  static constexpr int shared_bytes = units + 2 * static_cast<int>(sizeof(Unit));
-  static_assert(shared_bytes <= 227 * 1024);
-};
+template <int Dtype, int D, int Heads>
+struct BlockSumsShape90 : ScoreShape90<Dtype, D, Heads, BlockSumsUnit90> {};
 
 // ---- which tiles a block owns
 
@@ -156,7 +144,7 @@ struct BlockSumsConsumer90 : ScoreProduct90<Shape> {
   using Base::group, Base::rings, Base::left, Base::x, Base::N, Base::kTurn;
   using Base::release, Base::product, Base::own_key;
   static constexpr int Heads = Shape::Heads, Rows = Shape::Rows;
-  static constexpr int HeadGroups = Heads / 8, Each = Rows / 4;  // Each: rows of a lane's scores
+  static constexpr int HeadGroups = Heads / 8;
   using Unit = typename Shape::Unit;
   const BlockSums90& call;
   Unit& unit;
@@ -252,19 +240,12 @@ struct BlockSumsConsumer90 : ScoreProduct90<Shape> {
       add_heads<true>(sum);
     else
       add_heads<false>(sum);
-    // Lane t of four adds up rows t, t + 4, ...
-    const bool low = threadIdx.x & 1, high = threadIdx.x & 2;
+      // Lane t of four adds up rows t, t + 4, ...
 #pragma unroll
-    for (int m = 0; m < Each; ++m)
+    for (int m = 0; m < Rows / 4; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        float pair[2];
-#pragma unroll
-        for (int n = 0; n < 2; ++n) {
-          const float a0 = sum[4 * m + n][half], a1 = sum[4 * m + 2 + n][half];
-          pair[n] = (high ? a1 : a0) + __shfl_xor_sync(~0u, high ? a0 : a1, 2);
-        }
-        float all = (low ? pair[1] : pair[0]) + __shfl_xor_sync(~0u, low ? pair[0] : pair[1], 1);
+        float all = Base::quad_row(sum, 4 * m, half);
         all = pick_score(all);
         if (a.reduce == FOVEA_X_SELECT_REDUCE_MEAN) all = __fdiv_rn(all, static_cast<float>(Heads));
         const int row = 4 * m + threadIdx.x % 4, key = tile + own_key() + 8 * half;

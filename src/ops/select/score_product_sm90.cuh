@@ -22,6 +22,22 @@ struct TokenTile90<FOVEA_E4M3, Rows, D> : sm90::Bytes<Rows, D, D> {
   static constexpr int box = D, row_bytes = D;
 };
 
+// Unit: what a warpgroup keeps of a unit of Rows rows, in shared memory.
+template <int Dtype_, int D_, int Heads_, template <int> class Unit_>
+struct ScoreShape90 {
+  static constexpr int Dtype = Dtype_, D = D_, Heads = Heads_, Rows = kTokenSums / Heads;
+  using TileQ = TokenTile90<Dtype, kTokenSums, D>;
+  using TileK = TokenTile90<Dtype, kTokenKeys, D>;
+  static constexpr int QStages = 2, Stages = TileK::bytes > 16 * 1024 ? 3 : 4, warps = 8;
+  static constexpr int producer_regs = 56, consumer_regs = 224;
+  static constexpr int keys = QStages * TileQ::bytes, barriers = keys + Stages * TileK::bytes;
+  // Behind the barriers: each warpgroup's unit; before them what find_span needs.
+  using Unit = Unit_<Rows>;
+  static constexpr int units = barriers + 16 * (QStages + Stages);
+  static constexpr int shared_bytes = units + 2 * static_cast<int>(sizeof(Unit));
+  static_assert(shared_bytes <= 227 * 1024);
+};
+
 template <class Shape>
 struct ScoreProduct90 {
   static constexpr int N = kTokenSums / 8, kTurn = 3;
@@ -70,6 +86,19 @@ struct ScoreProduct90 {
     steps<Steps - Steps / 4 - (Steps < 4), Steps>(keys, rows);
     sm90::wait<1>();
     if (--left > 0 || group == 0) sm90::named_barrier_arrive(kTurn + 1 - group, 256);
+  }
+  // Row t of four for lane t: the sum of what the four lanes have of it.
+  template <int Rows>
+  __device__ __forceinline__ static float quad_row(const float (&sum)[Rows][2], int first,
+                                                   int half) {
+    const bool low = threadIdx.x & 1, high = threadIdx.x & 2;
+    float pair[2];
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const float a0 = sum[first + n][half], a1 = sum[first + 2 + n][half];
+      pair[n] = (high ? a1 : a0) + __shfl_xor_sync(~0u, high ? a0 : a1, 2);
+    }
+    return (low ? pair[1] : pair[0]) + __shfl_xor_sync(~0u, low ? pair[0] : pair[1], 1);
   }
   // The lane's first key of a tile, which has another 8 on.
   __device__ __forceinline__ int own_key() const {
