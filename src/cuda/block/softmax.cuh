@@ -22,6 +22,18 @@ __device__ inline float exp2_fast(float x) {
   return y;
 }
 
+// The larger or the smaller one, or NaN if one is.
+__device__ __forceinline__ float max_or_nan(float x, float y) {
+  float z;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}
+__device__ __forceinline__ float min_or_nan(float x, float y) {
+  float z;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}
+
 // tanh(x) = 1 - 2 / (e^2x + 1): absolute error 2^-22, a tenth of what tanhf costs.
 __device__ inline float tanh_fast(float x) {
   return 1.f - __fdividef(2.f, exp2_fast(x * (2.f * kLog2E)) + 1.f);

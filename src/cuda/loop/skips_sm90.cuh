@@ -61,12 +61,6 @@ using Skippable = KeySourceOf<AscendingTiles, RowBoxes>;
 using SkippablePages = KeySourceOf<AscendingTiles, PageBoxes>;
 static_assert(KeySource<Skippable> && KeySource<SkippablePages>);
 
-// The larger one, or NaN if one is.
-__device__ inline float max_or_nan(float x, float y) {
-  float z;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
-  return z;
-}
 __device__ inline float quad_max_or_nan(float x) {
   x = max_or_nan(x, __shfl_xor_sync(~0u, x, 1));
   return max_or_nan(x, __shfl_xor_sync(~0u, x, 2));

@@ -47,6 +47,13 @@ __device__ __forceinline__ bf16 from_float<bf16>(float x) {
   return __float2bfloat16_rn(x);
 }
 
+// f(T()) for the element type of f32, f16 or bf16.
+template <class F>
+void with_element(int32_t dtype, F f) {
+  if (dtype == FOVEA_F32) return f(float());
+  dtype == FOVEA_F16 ? f(f16()) : f(bf16());
+}
+
 // The two f16 or bf16 of a word.
 template <int Dtype>
 __device__ __forceinline__ float2 pair_of(uint32_t x) {

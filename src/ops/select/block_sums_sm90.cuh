@@ -131,13 +131,6 @@ __device__ __forceinline__ void copy_summaries(const BlockSums90& call, const Bl
 
 // ---- a consumer warpgroup
 
-// min(x, 0) that keeps NaN.
-__device__ __forceinline__ float not_above_0(float x) {
-  float y;
-  asm("min.NaN.f32 %0, %1, 0f00000000;" : "=f"(y) : "f"(x));
-  return y;
-}
-
 template <class Shape>
 struct BlockSumsConsumer90 : ScoreProduct90<Shape> {
   using Base = ScoreProduct90<Shape>;
@@ -217,7 +210,7 @@ struct BlockSumsConsumer90 : ScoreProduct90<Shape> {
         for (int m = 0; m < 8; ++m) {
           const int c = m % 4;
           const float s = x[i * HeadGroups + n + m / 4][c];
-          float p = exp2_fast(not_above_0(fmaf(s, scale, -lse[m / 4 * 2 + c % 2])));
+          float p = exp2_fast(min_or_nan(fmaf(s, scale, -lse[m / 4 * 2 + c % 2]), 0.f));
           if constexpr (Strange) {
             if (lse[m / 4 * 2 + c % 2] == INFINITY) p = 0.f;
             if (!(s > -INFINITY)) p = -INFINITY;

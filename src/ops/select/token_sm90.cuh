@@ -17,6 +17,7 @@
 //   named 1 + n      warpgroup n                warpgroup n       what its unit's rows see
 //   named 3 + n      the other warpgroup        warpgroup n       ping-pong: its turn to multiply
 #pragma once
+#include "cuda/block/softmax.cuh"
 #include "cuda/launch.h"
 #include "cuda/tile/mma_sm90.cuh"
 #include "cuda/tile/order.cuh"
@@ -87,13 +88,6 @@ __device__ __forceinline__ void copy_tokens(const TokenScores90& call, const Tok
 }
 
 // ---- a consumer warpgroup
-
-// max(x, floor) that keeps NaN.
-__device__ __forceinline__ float not_below(float x, float floor) {
-  float y;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(x), "f"(floor));
-  return y;
-}
 
 template <class Shape>
 struct TokenConsumer90 : ScoreProduct90<Shape> {
@@ -230,7 +224,7 @@ struct TokenConsumer90 : ScoreProduct90<Shape> {
         for (int m = 0; m < 8; ++m) {
           const int c = m % 4;
           sum[i][c / 2] = fmaf(weight[m / 4 * 2 + c % 2],
-                               not_below(x[i * HeadGroups + n + m / 4][c], floor), sum[i][c / 2]);
+                               max_or_nan(x[i * HeadGroups + n + m / 4][c], floor), sum[i][c / 2]);
         }
       }
     // Lane t of four adds up rows t, t + 4, ...

@@ -250,9 +250,7 @@ extern const Kernel<PoolCall> pool_forward_rows = {
       if (Text why = cuda::refuse(a); !why.empty()) return why;
       plan.kernel += Text(".") + dtype_name(a.dtype);
       plan.launch = [a](Context& ctx, void*) {
-        if (a.dtype == FOVEA_F32) return cuda::enqueue<float>(ctx, a);
-        if (a.dtype == FOVEA_F16) return cuda::enqueue<cuda::f16>(ctx, a);
-        cuda::enqueue<cuda::bf16>(ctx, a);
+        cuda::with_element(a.dtype, [&](auto x) { cuda::enqueue<decltype(x)>(ctx, a); });
       };
       return Text();
     }};
