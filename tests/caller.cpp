@@ -18,14 +18,6 @@
 #include <xmmintrin.h>
 #endif
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define FOVEA_TEST_SANITIZED 1
-#endif
-#elif defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define FOVEA_TEST_SANITIZED 1
-#endif
-
 namespace {
 
 using contract::Case;
@@ -158,9 +150,6 @@ size_t stack_used(const std::function<void()>& body) {
 
 // core.h promises 32 KiB.
 TEST_P(Every, SmallStack) {
-#ifdef FOVEA_TEST_SANITIZED
-  GTEST_SKIP() << "a sanitizer's frames are larger";
-#endif
   const Subject subject(GetParam());
   const Context ctx(1);
   const size_t nothing = stack_used([] {});
@@ -173,9 +162,6 @@ TEST_P(Every, SmallStack) {
 }
 
 TEST(Stack, RefusalsNeedLittle) {
-#ifdef FOVEA_TEST_SANITIZED
-  GTEST_SKIP() << "a sanitizer's frames are larger";
-#endif
   for (const Case& c : contract::large_cases()) {
     Subject subject(c);
     const Context ctx(1);

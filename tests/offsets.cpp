@@ -184,7 +184,7 @@ TEST_P(Offsets, others) {
     if (c.op.find("attention") == 0 || c.op.find("conv_attention") == 0) continue;
     if (!harness::fits(GetParam(), c)) continue;
     if (c.tiny || (c.name.find("_edge") == std::string::npos &&
-                   c.name.find("_e128") == std::string::npos && ++count[c.op] % 16 == 5))
+                   c.name.find("_e128") == std::string::npos && ++count[c.op] % 48 == 5))
       check(c.build(harness::seed_of(c.name)));
   }
   for (const auto& [op, cases] : count) {

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 # What is not a C++ program: headers, symbols, the install tree, bindings, examples, the model.
-# A sanitized library cannot be loaded into an ordinary interpreter, so these run on plain builds.
-if(FOVEA_SANITIZE)
-  return()
-endif()
 set(_python ${CMAKE_SOURCE_DIR}/.venv/bin/python)
 if(NOT EXISTS ${_python})
   set(_python ${Python3_EXECUTABLE})

@@ -17,7 +17,7 @@ std::vector<harness::Case> some_cases(fovea_backend backend) {
   for (harness::Case& c : cases::all()) {
     if (!harness::fits(backend, c)) continue;
     if ((c.name.find("small") != std::string::npos && count[c.op + " small"]++ % 3 == 0) ||
-        (c.op.find("attention") == std::string::npos && count[c.op]++ % 9 == 0))
+        (c.op.find("attention") == std::string::npos && count[c.op]++ % 27 == 0))
       out.push_back(std::move(c));
   }
   return out;

@@ -87,7 +87,9 @@ def factor():
 
 def judge(build):
     """Prints the sums and what is above its bar; returns whether all may stand."""
-    built = [name for name in objects(build) if (build / name).exists()]
+    # The library's copies with sanitizers have no bar: each file of theirs is one of the library's.
+    ours = [name for name in objects(build) if not name.startswith("CMakeFiles/fovea_objects_")]
+    built = [name for name in ours if (build / name).exists()]
     found = {name: read(build, name) for name in built}
     unknown = [name for name, seconds in found.items() if seconds is None]
     if unknown or not built:

@@ -15,7 +15,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     COMPILE_OPTIONS "-O3;-ffp-contract=fast;-Wno-psabi;-mfma;-mf16c;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mprefer-vector-width=512")
 endif()
 
-if(FOVEA_TESTS AND NOT FOVEA_SANITIZE)
+if(FOVEA_TESTS)
   add_test(NAME host_simd_symbols COMMAND ${CMAKE_COMMAND} -DNM=${CMAKE_NM}
     "-DOBJECTS=$<JOIN:$<FILTER:$<TARGET_OBJECTS:fovea_objects>,INCLUDE,host/simd_[a-z0-9]+\\.cpp>,,>"
     -P ${CMAKE_CURRENT_SOURCE_DIR}/src/host/simd_symbols.cmake)

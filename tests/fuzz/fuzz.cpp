@@ -32,9 +32,7 @@ int64_t environment(const char* name, int64_t otherwise) {
 }
 
 TEST(fuzz, descriptors) {
-#ifdef FOVEA_TEST_ASAN
-  __asan_set_death_callback(say_seed);
-#endif
+  if (harness::watches_addresses()) __asan_set_death_callback(say_seed);
   for (int number : {SIGSEGV, SIGBUS, SIGFPE, SIGABRT, SIGILL}) signal(number, on_signal);
   harness::Context ctx(FOVEA_HOST);
   harness::must(fovea_context_set_threads(ctx, 2), "set_threads");

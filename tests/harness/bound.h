@@ -5,17 +5,7 @@
 #include <stdexcept>
 
 #include "harness/call.h"
-
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define FOVEA_TEST_ASAN 1
-#endif
-#elif defined(__SANITIZE_ADDRESS__)
-#define FOVEA_TEST_ASAN 1
-#endif
-#ifdef FOVEA_TEST_ASAN
-#include <sanitizer/asan_interface.h>
-#endif
+#include "harness/sanitized.h"
 
 namespace harness {
 
@@ -79,19 +69,16 @@ class Memory {
 
 // Under ASan on the host, bytes that no tensor names may not be touched at all.
 inline void fence(const Storage& s, void* data, bool closed) {
-#ifdef FOVEA_TEST_ASAN
+  if (!watches_addresses()) return;
   for (size_t i = 0; i + 8 <= s.cover.size(); i += 8) {
     bool gap = true;
     for (size_t k = 0; k < 8; ++k) gap = gap && s.cover[i + k] == kGap;
     if (!gap) continue;
     if (closed)
-      ASAN_POISON_MEMORY_REGION(static_cast<uint8_t*>(data) + i, 8);
+      __asan_poison_memory_region(static_cast<uint8_t*>(data) + i, 8);
     else
-      ASAN_UNPOISON_MEMORY_REGION(static_cast<uint8_t*>(data) + i, 8);
+      __asan_unpoison_memory_region(static_cast<uint8_t*>(data) + i, 8);
   }
-#else
-  (void)s, (void)data, (void)closed;
-#endif
 }
 
 using Bytes = std::vector<std::vector<uint8_t>>;  // of every storage of a call

@@ -61,9 +61,9 @@ class Probe {
     const int64_t heads = h_ / x_;
     std::vector<Sums> all;
     for (int64_t n = 0; n < heads; ++n) all.push_back(head(s, x * heads + n));
-    const auto reduced = [&](auto list, int64_t at) {
+    const auto reduced = [&](std::vector<Real> Sums::*list, int64_t at) {
       Real sum = 0, most = 0;
-      for (const Sums& one : all) sum += list(one)[at], most = std::max(most, list(one)[at]);
+      for (const Sums& one : all) sum += (one.*list)[at], most = std::max(most, (one.*list)[at]);
       if (p_.reduce == FOVEA_X_PROBE_REDUCE_MAX) return static_cast<double>(most);
       if (p_.reduce == FOVEA_X_PROBE_REDUCE_MEAN) sum /= static_cast<Real>(heads);
       return static_cast<double>(sum);
@@ -74,11 +74,10 @@ class Probe {
     for (int64_t j = 0; p_.column_sum.data && j < s.keys; ++j) {
       const int64_t batch = places_.key_start ? 0 : s.r;
       put(column_sum, (batch * x_ + x) * p_.column_sum.shape[2] + s.store + j,
-          reduced([](const Sums& m) { return m.column; }, j));
+          reduced(&Sums::column, j));
     }
     for (int64_t o = 0; p_.diagonal_sum.data && o < p_.diagonal_sum.shape[2]; ++o)
-      put(diagonal_sum, (s.r * x_ + x) * p_.diagonal_sum.shape[2] + o,
-          reduced([](const Sums& m) { return m.diagonal; }, o));
+      put(diagonal_sum, (s.r * x_ + x) * p_.diagonal_sum.shape[2] + o, reduced(&Sums::diagonal, o));
     const int64_t rows = p_.block_rows ? p_.block_rows : 64;
     const int64_t n = p_.block_sum.data ? p_.block_sum.shape[2] : p_.block_max.shape[2];
     for (int64_t I = 0; I < row_blocks(s); ++I)
@@ -86,10 +85,8 @@ class Probe {
         const int64_t row = I + (rows == 1 ? s.row : places_.query_start ? s.row / rows + s.r : 0);
         if (row >= n) continue;
         const int64_t at = ((s.batch * x_ + x) * n + row) * u() + J;
-        if (p_.block_sum.data)
-          put(block_sum, at, reduced([](const Sums& m) { return m.block; }, I * u() + J));
-        if (p_.block_max.data)
-          put(block_max, at, reduced([](const Sums& m) { return m.most; }, I * u() + J));
+        if (p_.block_sum.data) put(block_sum, at, reduced(&Sums::block, I * u() + J));
+        if (p_.block_max.data) put(block_max, at, reduced(&Sums::most, I * u() + J));
       }
   }
 

@@ -484,7 +484,7 @@ class Campaign {
             ? 1
             : static_cast<int>(std::clamp<int64_t>(environment("FOVEA_RANDOM_THREADS", 2), 1, 63));
     wanted_ =
-        one >= 0 ? 1 : environment("FOVEA_RANDOM_CALLS", harness::kSanitized ? 10000 : 100000);
+        one >= 0 ? 1 : environment("FOVEA_RANDOM_CALLS", harness::sanitized() ? 10000 : 100000);
     next_ = static_cast<uint64_t>(one >= 0 ? one : environment("FOVEA_RANDOM_FIRST", 1));
     for (int number : {SIGSEGV, SIGBUS, SIGFPE, SIGABRT, SIGILL}) signal(number, on_signal);
     std::atomic<bool> over{false};

@@ -29,13 +29,11 @@ def cached(build, variable):
 
 def built(root):
     """Libraries of a checkout: lib/ of the preset release, then build folders, the newest first.
-    Sanitized and partial builds are left out: the first load into no ordinary program, the second
-    lack operations."""
+    Partial builds are left out: they lack operations."""
     folders = [
         folder
         for folder in [root / "build/lib", *root.glob("build/*/lib")]
-        if not cached(folder.parent, "FOVEA_SANITIZE")
-        and not cached(folder.parent, "FOVEA_FAMILIES")
+        if not cached(folder.parent, "FOVEA_FAMILIES")
     ]
     libraries = [path for folder in folders if (path := in_folder(folder))]
     libraries.sort(key=lambda path: path.stat().st_mtime, reverse=True)

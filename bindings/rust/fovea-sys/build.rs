@@ -227,18 +227,12 @@ fn checkout() -> Vec<PathBuf> {
         None => return Vec::new(),
     };
     let entries = fs::read_dir(root.join("build")).into_iter().flatten().flatten();
-    let mut builds: Vec<_> = entries.map(|entry| entry.path()).filter(|dir| plain(dir)).collect();
+    let mut builds: Vec<_> = entries.map(|entry| entry.path().join("lib")).collect();
+    builds.retain(|dir| dir.is_dir());
     builds.sort();
     let mut dirs = vec![root.join("lib"), root.join("build/lib")];
-    dirs.extend(builds.iter().map(|dir| dir.join("lib")));
+    dirs.extend(builds);
     dirs
-}
-
-/// Whether a build folder's library links into a program as it is: without a sanitizer.
-fn plain(build: &Path) -> bool {
-    let cache = fs::read_to_string(build.join("CMakeCache.txt")).unwrap_or_default();
-    let line = cache.lines().find_map(|line| line.strip_prefix("FOVEA_SANITIZE:STRING="));
-    build.join("lib").is_dir() && line.map_or(true, str::is_empty)
 }
 
 fn system() -> Vec<PathBuf> {

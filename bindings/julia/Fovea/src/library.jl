@@ -22,16 +22,12 @@ function packaged()
     nothing
 end
 
-"Folders of a checkout that may hold the library: lib, then build folders without a sanitizer."
+"Folders of a checkout that may hold the library: lib, then build folders."
 function folders(root)
     isfile(joinpath(root, "include", "fovea", "core.h")) || return String[]
     build = joinpath(root, "build")
     builds = isdir(build) ? filter(isdir, readdir(build; join=true)) : String[]
-    [joinpath(root, "lib"); joinpath(build, "lib"); [joinpath(x, "lib") for x in builds if !sanitized(x)]]
-end
-function sanitized(build)
-    cache = joinpath(build, "CMakeCache.txt")
-    isfile(cache) && occursin(r"^FOVEA_SANITIZE:\w+=\S"m, read(cache, String))
+    [joinpath(root, "lib"); joinpath(build, "lib"); [joinpath(x, "lib") for x in builds]]
 end
 
 "The handle of a library, or why it is not one for this package."
