@@ -34,6 +34,7 @@ if(NOT _no_torch OR "$ENV{FOVEA_REQUIRE_ALL}")
   fovea_script(transformers COMMAND ${_python} -m pytest -q -rs tests/python/hf)
 endif()
 fovea_script(python COMMAND ${_python} -m pytest -q tests/python ${_without})
+set_tests_properties(python PROPERTIES COST 200)  # the longest one first
 fovea_script(rust COMMAND bash tests/rust.sh ${CMAKE_BINARY_DIR})
 fovea_script(julia COMMAND bash tests/julia.sh)
 fovea_script(docs COMMAND bash tests/docs.sh ${CMAKE_BINARY_DIR})
