@@ -5,6 +5,7 @@
 namespace fovea::cuda {
 
 void run_lists(Context& ctx, const SelectProduct& x, const SelectChunk& chunk) {
+  if (counted_lists(x)) return run_counted_lists(ctx, x, chunk);
   const int64_t blocks = list_blocks(x.a);
   if (blocks <= 32) return run_teams<32, 1>(ctx, x, chunk);
   if (blocks <= 128) return run_teams<32, 4>(ctx, x, chunk);

@@ -8,11 +8,11 @@
 //   registers      the keys that a cut is found among
 //   shared memory  Threads Each keys of each team; a warp reads its own alone.  An entry past the
 //                  last one that is eligible or forced has none
-//   barriers       one for each sum of a block, whose parts alternate between two arrays
 #pragma once
 #include "cuda/launch.h"
 #include "cuda/tile/order.cuh"
 #include "ops/select/block_sm80.cuh"
+#include "ops/select/row_team.cuh"
 
 namespace fovea::cuda {
 namespace {
@@ -20,83 +20,9 @@ namespace {
 constexpr char kOp[] = "x_select_block";
 constexpr int kWarpTeams = 4;  // teams of a block, where they are warps
 
-// The threads of a list row.  All functions are called by all of them, and answer all the same.
-template <int Threads>
-class Team {
-  static constexpr int kWarps = Threads / 32;
-
- public:
-  struct Shared {
-    int64_t part[2][kWarps];
-  };
-  __device__ explicit Team(Shared& shared)
-      : s_(shared), warp_(Threads == 32 ? 0 : threadIdx.x / 32), lane_(threadIdx.x % 32) {}
-
-  __device__ int warp() const { return warp_; }
-  __device__ int lane() const { return lane_; }
-  __device__ int thread() const { return warp_ * 32 + lane_; }
-
-  __device__ int sum(int x) {
-    x = __reduce_add_sync(~0u, x);
-    if constexpr (kWarps == 1) return x;
-    const int64_t* part = share(x);
-    int all = 0;
-    for (int w = 0; w < kWarps; ++w) all += static_cast<int>(part[w]);
-    return all;
-  }
-  __device__ int64_t sum(int64_t x) {
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(~0u, x, step);
-    if constexpr (kWarps == 1) return x;
-    const int64_t* part = share(x);
-    int64_t all = 0;
-    for (int w = 0; w < kWarps; ++w) all += part[w];
-    return all;
-  }
-  // In the order of lanes and warps.
-  __device__ float sum(float x) {
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) x += __shfl_xor_sync(~0u, x, step);
-    if constexpr (kWarps == 1) return x;
-    const int64_t* part = share(__float_as_int(x));
-    float all = 0;
-    for (int w = 0; w < kWarps; ++w) all += __int_as_float(static_cast<int>(part[w]));
-    return all;
-  }
-  __device__ float largest(float x) {
-#pragma unroll
-    for (int step = 16; step > 0; step /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, step));
-    if constexpr (kWarps == 1) return x;
-    const int64_t* part = share(__float_as_int(x));
-    for (int w = 0; w < kWarps; ++w) x = fmaxf(x, __int_as_float(static_cast<int>(part[w])));
-    return x;
-  }
-  // The sum over the warps before this one, of a number that all lanes of a warp have.
-  __device__ int before(int x) {
-    if constexpr (kWarps == 1) return 0;
-    const int64_t* part = share(x);
-    int sum = 0;
-    for (int w = 0; w < warp_; ++w) sum += static_cast<int>(part[w]);
-    return sum;
-  }
-
- private:
-  __device__ const int64_t* share(int64_t x) {
-    int64_t* part = s_.part[phase_];
-    phase_ ^= 1;
-    if (lane_ == 0) part[warp_] = x;
-    __syncthreads();
-    return part;
-  }
-
-  Shared& s_;
-  const int warp_, lane_;
-  int phase_ = 0;
-};
-
 template <int Threads, int Each>
 class RowList {
-  using Pick = Team<Threads>;
+  using Pick = RowTeam<Threads>;
 
  public:
   __device__ RowList(const SelectProduct& x, const SelectChunk& chunk, Pick& team, uint32_t* keys,
@@ -384,7 +310,7 @@ template <int Threads, int Each>
 __global__ void __launch_bounds__(Threads == 32 ? 32 * kWarpTeams : Threads, 1)
     lists_kernel(const __grid_constant__ SelectProduct x, const __grid_constant__ SelectChunk chunk,
                  int64_t work) {
-  using Pick = Team<Threads>;
+  using Pick = RowTeam<Threads>;
   extern __shared__ uint32_t s_keys[];
   __shared__ typename Pick::Shared s;
   pdl_wait();  // no trigger: what follows may read lists before it waits
