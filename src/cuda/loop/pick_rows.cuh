@@ -139,10 +139,10 @@ class PickBlock {
     return before;
   }
   // The largest number of the form `prefix`, then bits [last, first], then zeros, that at least
-  // `wanted` of the block's keys reach.
+  // `wanted` of the block's keys reach; or the first tried one that at most `slack` more reach.
   template <int N>
-  __device__ uint32_t bisect(const uint32_t (&key)[N], int used, uint32_t wanted, uint32_t prefix,
-                             int first, int last) {
+  __device__ uint32_t bisect(const uint32_t (&key)[N], int used, uint32_t wanted, uint32_t slack,
+                             uint32_t prefix, int first, int last) {
 #pragma unroll 1
     for (int bit = first; bit >= last; --bit) {
       const uint32_t tried = prefix | 1u << bit;
@@ -150,7 +150,10 @@ class PickBlock {
 #pragma unroll
       for (int j = 0; j < N; ++j)
         if (j < used) own += key[j] >= tried;
-      if (sum(own) >= wanted) prefix = tried;
+      const uint32_t many = sum(own);
+      if (many < wanted) continue;
+      prefix = tried;
+      if (many <= wanted + slack) break;
     }
     return prefix;
   }
@@ -344,7 +347,7 @@ class PickFew {
     }
 #pragma unroll
     for (int j = 0; j < Each; ++j) key[j] = run_.source.key(run_.row, at[j], raw[j]);
-    return block_.bisect(key, Each, rank, 0u, 31, 14);
+    return block_.bisect(key, Each, rank, rank / 16, 0u, 31, 14);
   }
 
   // Entries that reach the pivot.
@@ -416,7 +419,7 @@ class PickFew {
     const int first = 31 - __clz(static_cast<int>(apart));  // -1: they are equal
     const uint32_t prefix =
         first < 0 ? top : static_cast<uint32_t>(top >> first >> 1) << first << 1;
-    const uint32_t cut = block_.bisect(key_, used, listed, prefix, first, 0);
+    const uint32_t cut = block_.bisect(key_, used, listed, 0u, prefix, first, 0);
     uint32_t above = 0, above_before = 0, tied_before = 0;
 #pragma unroll
     for (int j = 0; j < kEach; ++j) {
@@ -627,7 +630,8 @@ struct PickShape {
 
   PickShape(const DeviceInfo& device, int64_t rows, int64_t longest) : parts(1) {
     constexpr int64_t kEach = 4096;  // entries of a block, at least
-    const int64_t blocks = int64_t{4} * device.multiprocessors;
+    // Each block of a cluster finds the cut anew: two share a multiprocessor.
+    const int64_t blocks = int64_t{2} * device.multiprocessors;
     const int most = device.arch < 90 ? 1 : kPickPartsMost;
     while (parts < most && rows * 2 * parts <= blocks && longest >= kEach * 2 * parts) parts *= 2;
     for (cut(longest); parts < most && !fits(device); cut(longest)) parts *= 2;

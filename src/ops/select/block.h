@@ -192,7 +192,7 @@ struct Forced {
 extern const Kernel<SelectBlock> x_select_block_host;
 
 // CUDA builds only.
-extern const Kernel<SelectBlock> x_select_block_rows, x_select_block_sm90, x_select_block_sm80;
-extern const Kernel<SelectBlock> x_select_block_simt;
+extern const Kernel<SelectBlock> x_select_block_rows, x_select_block_given, x_select_block_sm90;
+extern const Kernel<SelectBlock> x_select_block_sm80, x_select_block_simt;
 
 }  // namespace fovea

@@ -127,8 +127,8 @@ bool counted_lists(const SelectProduct& x) {
   const bool bounds = a.min_keep || a.max_keep || a.min_extra;
   const bool named = a.forced || a.row_forced || a.column_forced;
   const bool more = a.score_out || a.kept_score || a.kept_mass || !a.index;
-  return x.lines == a.x && a.rule == PickRule::count && !a.rule_none && !bounds && !named &&
-         !more && (a.forced_count || !forces) && (!a.remap_step || four_and_two(a)) &&
+  return x.lines == a.x && !a.score && a.rule == PickRule::count && !a.rule_none && !bounds &&
+         !named && !more && (a.forced_count || !forces) && (!a.remap_step || four_and_two(a)) &&
          list_blocks(a) <= kShortBlockMost;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// x_select_block's lists from the scores of a chunk (block_sm80.cu), for scope row: reduced where
-// products were not, remapped to key blocks, cut by the rule, written in ascending order.
+// x_select_block's lists from the scores of a chunk (block_sm80.cu) or given ones (block_given.cu),
+// for scope row: reduced where products were not, remapped to key blocks, cut by the rule, written
+// in ascending order.
 // A team is a warp or a block.  It owns the list row of a list head.  Warp w has the entries
 // [w Each 32, (w + 1) Each 32), lane by lane.
 // A cut is found bit by bit from the top of the key of core/pick.h: each step counts the entries,
@@ -34,7 +35,8 @@ class RowList {
     batch_ = chunk.b0 + batch, row_ = chunk.n0 + i;
     there_ = find_row(a_, batch_, row_, at_);
     const int64_t line = x.lines == a_.x ? list_head_ : list_head_ * a_.group();
-    score_ = x.score + ((batch * chunk.rows + i) * x.lines + line) * x.pitch;
+    score_ = a_.score ? a_.score.at(batch_, list_head_, row_)
+                      : x.score + ((batch * chunk.rows + i) * x.lines + line) * x.pitch;
   }
 
   __device__ void run() {
@@ -62,7 +64,7 @@ class RowList {
   // The reduced score of a column that positions let the row see.
   __device__ float column_score(int c) const {
     float sum = score_[c];
-    if (x_.lines == a_.x) return sum;
+    if (x_.lines == a_.x) return a_.score ? a_.scored_as(sum) : sum;
     const int64_t group = a_.group();
     for (int64_t k = 1; k < group; ++k) {
       const float v = score_[k * x_.pitch + c];

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // x_select_block where the largest given scores of each row are all there is to do: top_k of scope
-// row, nothing forced, masked or normalised (cuda/loop/pick_rows.cuh).
+// row, nothing forced, masked or normalised (pick_short.cuh, cuda/loop/pick_rows.cuh).
 #include "core/reasons.h"
-#include "cuda/loop/pick_rows.cuh"
 #include "ops/select/block.h"
+#include "ops/select/pick_short.cuh"
 
 namespace fovea {
 namespace cuda {
@@ -92,7 +92,9 @@ Text offer(const Context& ctx, const SelectBlock& a, Plan& plan) {
     return reason_shared(shape.shared_bytes, device.shared_block_bytes);
   plan.kernel += ".given";
   plan.launch = [=](Context& run, void*) {
-    pick_rows(run, kOp, BlockLists{a, a.keep}, a.b * a.n * a.x, a.u);
+    const BlockLists lists{a, a.keep};
+    a.u <= kShortMost ? pick_short(run, kOp, lists, a.b * a.n * a.x, a.u)
+                      : pick_rows(run, kOp, lists, a.b * a.n * a.x, a.u);
   };
   return "";
 }

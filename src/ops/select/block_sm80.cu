@@ -49,6 +49,16 @@ int parts_of_dtype(int32_t dtype, int mma_dtype) {
 
 }  // namespace
 
+Text block_lists_refuse(const SelectBlock& a) {
+  if (a.y > kListBlocksMost)
+    return reason("y", a.y, "key blocks up to " + Text::number(kListBlocksMost));
+  if (a.sequences.capacity > kSelectMost)
+    return reason("key_max", a.sequences.capacity, "up to " + Text::number(kSelectMost));
+  if (a.sequences.s > kSelectMost)
+    return reason("query_max", a.sequences.s, "up to " + Text::number(kSelectMost));
+  return "";
+}
+
 Text block_refuses_sm80(const Context& ctx, const SelectBlock& a) {
   if (device_info(ctx).arch < 80) return reason_capability(device_info(ctx).arch, "8.0");
   if (!a.row) return "row is absent, wanted summaries";
@@ -59,13 +69,7 @@ Text block_refuses_sm80(const Context& ctx, const SelectBlock& a) {
   // Sums of tensor cores are cut off, not rounded: more than f32's own error.
   if (a.row_dtype == FOVEA_F32 && a.column_dtype == FOVEA_F32)
     return "row and column are f32, wanted 16 bits in one of them";
-  if (a.y > kListBlocksMost)
-    return reason("y", a.y, "key blocks up to " + Text::number(kListBlocksMost));
-  if (a.sequences.capacity > kSelectMost)
-    return reason("key_max", a.sequences.capacity, "up to " + Text::number(kSelectMost));
-  if (a.sequences.s > kSelectMost)
-    return reason("query_max", a.sequences.s, "up to " + Text::number(kSelectMost));
-  return "";
+  return block_lists_refuse(a);
 }
 
 namespace {

@@ -114,6 +114,9 @@ struct ProductPlan {
   int64_t row_tiles(int64_t list_rows) const { return ceil_div(list_rows * heads, tile_rows()); }
 };
 
+// "" or what no list takes whose row is found in 32 bits.
+Text block_lists_refuse(const SelectBlock& a);
+
 // "" or what no kernel on tensor cores takes.
 Text block_refuses_sm80(const Context& ctx, const SelectBlock& a);
 
