@@ -15,6 +15,7 @@
 #include "fovea/trace.h"
 #include "fovea/experimental/kl.h"
 #include "fovea/experimental/multi_token.h"
+#include "fovea/experimental/norm.h"
 #include "fovea/experimental/sparse.h"
 #include "fovea/experimental/select.h"
 #include "fovea/experimental/evict.h"

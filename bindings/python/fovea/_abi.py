@@ -122,6 +122,23 @@ class XPool(enum.IntEnum):
     MAX = 1  # the largest
 
 
+class XNormGateNorm(enum.IntEnum):
+    """What each group of columns is divided by."""
+
+    RMS = 0  # n = v / sqrt(mean(v^2) + eps)
+    LAYER = 1  # n = (v - mean(v)) / sqrt(mean((v - mean(v))^2) + eps)
+    L2 = 2  # n = v / sqrt(sum(v^2) + eps)
+    NONE = 3  # n = v
+
+
+class XNormGateAct(enum.IntEnum):
+    """What a gate becomes before it is multiplied."""
+
+    SILU = 0  # x / (1 + exp(-x))
+    SIGMOID = 1  # 1 / (1 + exp(-x))
+    NONE = 2  # x
+
+
 class XSelectMeasure(enum.IntEnum):
     """How a row's summary q and a column's make a score."""
 
@@ -959,6 +976,51 @@ class XGroupNormBackwardParams(C.Structure):
         ("dgain", Tensor),
         ("factor", C.c_float),
         ("eps", C.c_float),
+    ]
+
+
+class XNormGateForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("x", Tensor),
+        ("gate", Tensor),
+        ("add_before", Tensor),
+        ("add_after", Tensor),
+        ("weight", Tensor),
+        ("bias", Tensor),
+        ("y", Tensor),
+        ("query_len", Tensor),
+        ("group", C.c_int64),
+        ("factor", C.c_float),
+        ("eps", C.c_float),
+        ("norm", C.c_int32),
+        ("act", C.c_int32),
+        ("gate_first", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
+class XNormGateBackwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("x", Tensor),
+        ("gate", Tensor),
+        ("add_before", Tensor),
+        ("weight", Tensor),
+        ("bias", Tensor),
+        ("query_len", Tensor),
+        ("dy", Tensor),
+        ("dx", Tensor),
+        ("dgate", Tensor),
+        ("dweight", Tensor),
+        ("dbias", Tensor),
+        ("group", C.c_int64),
+        ("factor", C.c_float),
+        ("eps", C.c_float),
+        ("norm", C.c_int32),
+        ("act", C.c_int32),
+        ("gate_first", C.c_int32),
+        ("reserved", C.c_int32),
     ]
 
 
@@ -1919,6 +1981,8 @@ SIZES = {
     XMultiTokenBackwardParams: 1768,
     XGroupNormForwardParams: 400,
     XGroupNormBackwardParams: 592,
+    XNormGateForwardParams: 808,
+    XNormGateBackwardParams: 1096,
     XSparseForwardParams: 2896,
     XSparseBackwardParams: 2208,
     XSelectBlockParams: 2184,
@@ -2062,6 +2126,12 @@ FUNCTIONS = {
     "fovea_x_group_norm_backward_workspace": (C.c_int, [C.c_void_p,
         C.POINTER(XGroupNormBackwardParams), C.POINTER(C.c_size_t)]),
     "fovea_x_group_norm_backward": (C.c_int, [C.c_void_p, C.POINTER(XGroupNormBackwardParams)]),
+    "fovea_x_norm_gate_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XNormGateForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_norm_gate_forward": (C.c_int, [C.c_void_p, C.POINTER(XNormGateForwardParams)]),
+    "fovea_x_norm_gate_backward_workspace": (C.c_int, [C.c_void_p,
+        C.POINTER(XNormGateBackwardParams), C.POINTER(C.c_size_t)]),
+    "fovea_x_norm_gate_backward": (C.c_int, [C.c_void_p, C.POINTER(XNormGateBackwardParams)]),
     "fovea_x_sparse_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XSparseForwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_sparse_forward": (C.c_int, [C.c_void_p, C.POINTER(XSparseForwardParams)]),

@@ -8,32 +8,33 @@ Inputs come first; by keyword outputs, optional inputs, numbers (0: the default)
 left out."""
 from ._call import Call
 from ._core import Context
-from ._abi import XCacheRule as CacheRule, XCompareMeasure as CompareMeasure, XGate as Gate, XPool as Pool, XProbeReduce as ProbeReduce, XProbedKind as ProbedKind, XProjectAct as ProjectAct, XSelectMeasure as SelectMeasure, XSelectNormalise as SelectNormalise, XSelectReduce as SelectReduce, XSelectRule as SelectRule, XSelectScope as SelectScope, XSelectScore as SelectScore
+from ._abi import XCacheRule as CacheRule, XCompareMeasure as CompareMeasure, XGate as Gate, XNormGateAct as NormGateAct, XNormGateNorm as NormGateNorm, XPool as Pool, XProbeReduce as ProbeReduce, XProbedKind as ProbedKind, XProjectAct as ProjectAct, XSelectMeasure as SelectMeasure, XSelectNormalise as SelectNormalise, XSelectReduce as SelectReduce, XSelectRule as SelectRule, XSelectScope as SelectScope, XSelectScore as SelectScore
 from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_kl_indexer_forward, _x_kl_indexer_backward, _x_kl_gather_forward,
                  _x_kl_gather_backward, _x_kl_pool_forward, _x_kl_pool_backward,
                  _x_multi_token_forward, _x_multi_token_backward, _x_group_norm_forward,
-                 _x_group_norm_backward, _x_sparse_forward, _x_sparse_backward, _x_select_block,
-                 _x_pool_forward, _x_pool_backward, _x_probe_forward, _x_combine_forward,
-                 _x_combine_backward, _x_compare_forward, _x_cache_step, _x_evict_forward,
-                 _x_select_token, _x_select_line, _x_select_heads, _x_indexed_forward,
-                 _x_pooled_forward, _x_probed_forward, _x_flex_forward, _x_nsa_forward,
-                 _x_nsa_backward, _x_infllm_forward, _x_project_forward, _x_project_backward,
-                 _x_graph_append, _x_select_graph, _x_graph_forward, _x_lsh_append, _x_select_lsh,
-                 _x_lsh_forward)
+                 _x_group_norm_backward, _x_norm_gate_forward, _x_norm_gate_backward,
+                 _x_sparse_forward, _x_sparse_backward, _x_select_block, _x_pool_forward,
+                 _x_pool_backward, _x_probe_forward, _x_combine_forward, _x_combine_backward,
+                 _x_compare_forward, _x_cache_step, _x_evict_forward, _x_select_token,
+                 _x_select_line, _x_select_heads, _x_indexed_forward, _x_pooled_forward,
+                 _x_probed_forward, _x_flex_forward, _x_nsa_forward, _x_nsa_backward,
+                 _x_infllm_forward, _x_project_forward, _x_project_backward, _x_graph_append,
+                 _x_select_graph, _x_graph_forward, _x_lsh_append, _x_select_lsh, _x_lsh_forward)
 
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
            "kl_pool_backward", "multi_token_forward", "multi_token_backward", "group_norm_forward",
-           "group_norm_backward", "sparse_forward", "sparse_backward", "select_block",
-           "pool_forward", "pool_backward", "probe_forward", "combine_forward", "combine_backward",
-           "compare_forward", "cache_step", "evict_forward", "select_token", "select_line",
-           "select_heads", "indexed_forward", "pooled_forward", "probed_forward", "flex_forward",
-           "nsa_forward", "nsa_backward", "infllm_forward", "project_forward", "project_backward",
-           "graph_append", "select_graph", "graph_forward", "lsh_append", "select_lsh",
-           "lsh_forward", "CacheRule", "CompareMeasure", "Gate", "Pool", "ProbeReduce",
-           "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise", "SelectReduce",
-           "SelectRule", "SelectScope", "SelectScore"]
+           "group_norm_backward", "norm_gate_forward", "norm_gate_backward", "sparse_forward",
+           "sparse_backward", "select_block", "pool_forward", "pool_backward", "probe_forward",
+           "combine_forward", "combine_backward", "compare_forward", "cache_step", "evict_forward",
+           "select_token", "select_line", "select_heads", "indexed_forward", "pooled_forward",
+           "probed_forward", "flex_forward", "nsa_forward", "nsa_backward", "infllm_forward",
+           "project_forward", "project_backward", "graph_append", "select_graph", "graph_forward",
+           "lsh_append", "select_lsh", "lsh_forward", "CacheRule", "CompareMeasure", "Gate",
+           "NormGateAct", "NormGateNorm", "Pool", "ProbeReduce", "ProbedKind", "ProjectAct",
+           "SelectMeasure", "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope",
+           "SelectScore"]
 
 
 def kl_jensen_shannon_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None,
@@ -1122,6 +1123,178 @@ def group_norm_backward(ctx_or_x=None, /, x=None, dy=None, *, ctx=None, dx=None,
     if eps:
         call.scalar("f", 588, eps, "eps")
     return call.run(dx, dgain)
+
+
+def norm_gate_forward(ctx_or_x=None, /, x=None, *, ctx=None, y=None, gate=None, add_before=None,
+                      add_after=None, weight=None, bias=None, query_len=None, group=0, factor=0.0,
+                      eps=0.0, norm=0, act=0, gate_first=0):
+    """For each row and head, with a = act(gate), and 1 without a gate:
+
+      u = x + add_before
+      v = u a with gate_first, u without
+      n = the norm of v over each `group` of columns
+      w = factor weight n + bias
+      y = (w without the gate, w a behind the norm) + add_after
+
+      RetNet, GLA, Gated DeltaNet, KDA   gate, weight; act silu, or sigmoid for KDA
+      Mamba-2                            gate, gate_first, weight; group = e h / groups with h = 1
+      RWKV-6, RWKV-7                     norm layer, weight, bias, gate of act none
+      multi-token attention              weight, factor
+      a block's residual and norm        add_before, weight
+
+    Limits: none on widths.  Every valid call has one kernel a backend, in f32.
+
+    Example
+      y = fovea.experimental.norm_gate_forward(x)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      x: (b, s, h, e) f32 f16 bf16
+
+    Outputs, new unless passed
+      y: (b, s, h, e) as x or f32
+
+    Optional inputs
+      gate: (b, s, h, e) as x or f32: absent: a = 1
+      add_before: (b, s, h, e) as x or f32: absent: 0
+      add_after: (b, s, h, e) as x or f32: absent: 0
+      weight: (h, e) as x or f32: absent: 1; a stride of 0 shares it
+      bias: (h, e) as x or f32: absent: 0
+      query_len: (b) i32: rows in use, 0 .. s
+
+    Numbers
+      group: columns under one norm, a divisor of e; 0: e
+      factor: > 0; 0: 1
+      eps: > 0; 0: 1e-5
+      norm: "rms", "layer", "l2", "none"
+      act: "silu", "sigmoid", "none"
+      gate_first: 1: the gate stands before the norm
+    """
+    if ctx_or_x.__class__ is Context and ctx is None:
+        call = Call(ctx_or_x, _x_norm_gate_forward)
+    else:
+        call, inputs = _x_norm_gate_forward.begin(ctx_or_x, ctx, x)
+        [x] = inputs
+    v_x = call.put("x", 8, x, 4)
+    if gate is not None:
+        call.put("gate", 104, gate)
+    if add_before is not None:
+        call.put("add_before", 200, add_before)
+    if add_after is not None:
+        call.put("add_after", 296, add_after)
+    if weight is not None:
+        call.put("weight", 392, weight)
+    if bias is not None:
+        call.put("bias", 488, bias)
+    if query_len is not None:
+        call.put("query_len", 680, query_len)
+    y = call.out("y", 584, y, v_x[2], v_x[1])
+    if group:
+        call.scalar("q", 776, group, "group")
+    if factor:
+        call.scalar("f", 784, factor, "factor")
+    if eps:
+        call.scalar("f", 788, eps, "eps")
+    if norm:
+        call.enum(792, norm, "norm", NormGateNorm)
+    if act:
+        call.enum(796, act, "act", NormGateAct)
+    if gate_first:
+        call.scalar("i", 800, gate_first, "gate_first")
+    return call.run(y)
+
+
+def norm_gate_backward(ctx_or_x=None, /, x=None, dy=None, *, ctx=None, dx=None, dgate=None,
+                       dweight=None, dbias=None, gate=None, add_before=None, weight=None, bias=None,
+                       query_len=None, group=0, factor=0.0, eps=0.0, norm=0, act=0, gate_first=0):
+    """Gradients of x_norm_gate_forward from dy.  Each output is optional: absent = not computed.  dx
+    is add_before's gradient too, and dy is add_after's.  With the gate behind the norm, and with
+    mean over a group:
+
+      t = dy a,  dgate = dy w act'(gate),  dbias = sum t,  dweight = factor sum t n
+      dn = factor weight t,  dx = z (dn - n mean(dn n)), less z mean(dn) with norm layer
+
+    gate_first: t = dy, and the last line gives dv; then dx = dv a and dgate = dv u act'(gate).
+    dx and dgate are written in every row, 0 past query_len.  Sums are over the rows of all
+    batches.
+
+    Example
+      dx = fovea.experimental.norm_gate_backward(x, dy)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      x: (b, s, h, e) f32 f16 bf16
+      dy: (b, s, h, e) as x or f32
+
+    Outputs, new unless passed or False
+      dx: (b, s, h, e) as x or f32
+
+    Outputs on request, by True or an array
+      dgate: (b, s, h, e) as x or f32: needs gate
+      dweight: (h, e) f32: with or without weight; a stride of 0 receives the ordered sum over that
+          dimension
+      dbias: (h, e) f32: with or without bias
+
+    Optional inputs
+      gate: (b, s, h, e) as x or f32
+      add_before: (b, s, h, e) as x or f32
+      weight: (h, e) as x or f32
+      bias: (h, e) as x or f32
+      query_len: (b) i32
+
+    Numbers
+      group: 0: e
+      factor: 0: 1
+      eps: 0: 1e-5
+      norm: "rms", "layer", "l2", "none"
+      act: "silu", "sigmoid", "none"
+      gate_first: 0 or 1
+    """
+    if ctx_or_x.__class__ is Context and ctx is None:
+        call = Call(ctx_or_x, _x_norm_gate_backward)
+    else:
+        call, inputs = _x_norm_gate_backward.begin(ctx_or_x, ctx, x, dy)
+        [x, dy] = inputs
+    v_x = call.put("x", 8, x, 4)
+    v_gate = None
+    if gate is not None:
+        v_gate = call.put("gate", 104, gate, 4)
+    if add_before is not None:
+        call.put("add_before", 200, add_before)
+    v_weight = None
+    if weight is not None:
+        v_weight = call.put("weight", 296, weight, 2)
+    v_bias = None
+    if bias is not None:
+        v_bias = call.put("bias", 392, bias, 2)
+    if query_len is not None:
+        call.put("query_len", 488, query_len)
+    call.put("dy", 584, dy)
+    dx = None if dx is False else call.out("dx", 680, dx, v_x[2], v_x[1])
+    if dgate is not None:
+        dgate = None if dgate is False else call.out("dgate", 776, dgate, lambda: call.twin("dgate",
+            "gate", v_gate), v_x[1])
+    if dweight is not None:
+        dweight = None if dweight is False else call.out("dweight", 872, dweight, lambda:
+            call.twin("dweight", "weight", v_weight), 1)
+    if dbias is not None:
+        dbias = None if dbias is False else call.out("dbias", 968, dbias, lambda: call.twin("dbias",
+            "bias", v_bias), 1)
+    if group:
+        call.scalar("q", 1064, group, "group")
+    if factor:
+        call.scalar("f", 1072, factor, "factor")
+    if eps:
+        call.scalar("f", 1076, eps, "eps")
+    if norm:
+        call.enum(1080, norm, "norm", NormGateNorm)
+    if act:
+        call.enum(1084, act, "act", NormGateAct)
+    if gate_first:
+        call.scalar("i", 1088, gate_first, "gate_first")
+    return call.run(dx, dgate, dweight, dbias)
 
 
 def sparse_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,

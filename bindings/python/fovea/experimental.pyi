@@ -10,6 +10,8 @@ from ._types import A, Array, Float, Int, Output, Wanted
 from ._abi import XCacheRule as CacheRule
 from ._abi import XCompareMeasure as CompareMeasure
 from ._abi import XGate as Gate
+from ._abi import XNormGateAct as NormGateAct
+from ._abi import XNormGateNorm as NormGateNorm
 from ._abi import XPool as Pool
 from ._abi import XProbeReduce as ProbeReduce
 from ._abi import XProbedKind as ProbedKind
@@ -24,15 +26,16 @@ from ._abi import XSelectScore as SelectScore
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
            "kl_pool_backward", "multi_token_forward", "multi_token_backward", "group_norm_forward",
-           "group_norm_backward", "sparse_forward", "sparse_backward", "select_block",
-           "pool_forward", "pool_backward", "probe_forward", "combine_forward", "combine_backward",
-           "compare_forward", "cache_step", "evict_forward", "select_token", "select_line",
-           "select_heads", "indexed_forward", "pooled_forward", "probed_forward", "flex_forward",
-           "nsa_forward", "nsa_backward", "infllm_forward", "project_forward", "project_backward",
-           "graph_append", "select_graph", "graph_forward", "lsh_append", "select_lsh",
-           "lsh_forward", "CacheRule", "CompareMeasure", "Gate", "Pool", "ProbeReduce",
-           "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise", "SelectReduce",
-           "SelectRule", "SelectScope", "SelectScore"]
+           "group_norm_backward", "norm_gate_forward", "norm_gate_backward", "sparse_forward",
+           "sparse_backward", "select_block", "pool_forward", "pool_backward", "probe_forward",
+           "combine_forward", "combine_backward", "compare_forward", "cache_step", "evict_forward",
+           "select_token", "select_line", "select_heads", "indexed_forward", "pooled_forward",
+           "probed_forward", "flex_forward", "nsa_forward", "nsa_backward", "infllm_forward",
+           "project_forward", "project_backward", "graph_append", "select_graph", "graph_forward",
+           "lsh_append", "select_lsh", "lsh_forward", "CacheRule", "CompareMeasure", "Gate",
+           "NormGateAct", "NormGateNorm", "Pool", "ProbeReduce", "ProbedKind", "ProjectAct",
+           "SelectMeasure", "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope",
+           "SelectScore"]
 
 class _kl_jensen_shannon_forward(TypedDict, total=False):
     query_start: Array | None
@@ -570,6 +573,87 @@ def group_norm_backward(ctx: Context | None, x: Array, dy: Array, *, dx: Output 
 @overload
 def group_norm_backward(x: Array, dy: Array, *, ctx: Context | None = ..., dx: Output = ...,
                         dgain: Output = ..., **fields: Unpack[_group_norm_backward]) -> Any: ...
+
+class _norm_gate_forward(TypedDict, total=False):
+    gate: Array | None
+    add_before: Array | None
+    add_after: Array | None
+    weight: Array | None
+    bias: Array | None
+    query_len: Array | None
+    group: Int
+    factor: Float
+    eps: Float
+    norm: Literal["rms", "layer", "l2", "none"] | NormGateNorm | Int
+    act: Literal["silu", "sigmoid", "none"] | NormGateAct | Int
+    gate_first: Int
+
+@overload
+def norm_gate_forward(ctx: Context | None, x: A, *, y: Wanted | None = ...,
+                      **fields: Unpack[_norm_gate_forward]) -> A: ...
+@overload
+def norm_gate_forward(x: A, *, ctx: Context | None = ..., y: Wanted | None = ...,
+                      **fields: Unpack[_norm_gate_forward]) -> A: ...
+@overload
+def norm_gate_forward(ctx: Context | None, x: Array, *, y: Output = ...,
+                      **fields: Unpack[_norm_gate_forward]) -> Any: ...
+@overload
+def norm_gate_forward(x: Array, *, ctx: Context | None = ..., y: Output = ...,
+                      **fields: Unpack[_norm_gate_forward]) -> Any: ...
+
+class _norm_gate_backward(TypedDict, total=False):
+    gate: Array | None
+    add_before: Array | None
+    weight: Array | None
+    bias: Array | None
+    query_len: Array | None
+    group: Int
+    factor: Float
+    eps: Float
+    norm: Literal["rms", "layer", "l2", "none"] | NormGateNorm | Int
+    act: Literal["silu", "sigmoid", "none"] | NormGateAct | Int
+    gate_first: Int
+
+@overload
+def norm_gate_backward(ctx: Context | None, x: A, dy: Array, *, dx: Wanted | None = ...,
+                       dgate: None = ..., dweight: None = ..., dbias: None = ...,
+                       **fields: Unpack[_norm_gate_backward]) -> A: ...
+@overload
+def norm_gate_backward(x: A, dy: Array, *, ctx: Context | None = ..., dx: Wanted | None = ...,
+                       dgate: None = ..., dweight: None = ..., dbias: None = ...,
+                       **fields: Unpack[_norm_gate_backward]) -> A: ...
+@overload
+def norm_gate_backward(ctx: Context | None, x: A, dy: Array, *, dx: Wanted | None = ...,
+                       dgate: Wanted, dweight: None = ..., dbias: None = ...,
+                       **fields: Unpack[_norm_gate_backward]) -> tuple[A, A]: ...
+@overload
+def norm_gate_backward(x: A, dy: Array, *, ctx: Context | None = ..., dx: Wanted | None = ...,
+                       dgate: Wanted, dweight: None = ..., dbias: None = ...,
+                       **fields: Unpack[_norm_gate_backward]) -> tuple[A, A]: ...
+@overload
+def norm_gate_backward(ctx: Context | None, x: A, dy: Array, *, dx: Wanted | None = ...,
+                       dgate: None = ..., dweight: Wanted, dbias: None = ...,
+                       **fields: Unpack[_norm_gate_backward]) -> tuple[A, A]: ...
+@overload
+def norm_gate_backward(x: A, dy: Array, *, ctx: Context | None = ..., dx: Wanted | None = ...,
+                       dgate: None = ..., dweight: Wanted, dbias: None = ...,
+                       **fields: Unpack[_norm_gate_backward]) -> tuple[A, A]: ...
+@overload
+def norm_gate_backward(ctx: Context | None, x: A, dy: Array, *, dx: Wanted | None = ...,
+                       dgate: None = ..., dweight: None = ..., dbias: Wanted,
+                       **fields: Unpack[_norm_gate_backward]) -> tuple[A, A]: ...
+@overload
+def norm_gate_backward(x: A, dy: Array, *, ctx: Context | None = ..., dx: Wanted | None = ...,
+                       dgate: None = ..., dweight: None = ..., dbias: Wanted,
+                       **fields: Unpack[_norm_gate_backward]) -> tuple[A, A]: ...
+@overload
+def norm_gate_backward(ctx: Context | None, x: Array, dy: Array, *, dx: Output = ...,
+                       dgate: Output = ..., dweight: Output = ..., dbias: Output = ...,
+                       **fields: Unpack[_norm_gate_backward]) -> Any: ...
+@overload
+def norm_gate_backward(x: Array, dy: Array, *, ctx: Context | None = ..., dx: Output = ...,
+                       dgate: Output = ..., dweight: Output = ..., dbias: Output = ...,
+                       **fields: Unpack[_norm_gate_backward]) -> Any: ...
 
 class _sparse_forward(TypedDict, total=False):
     q_value: Array | None

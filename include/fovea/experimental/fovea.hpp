@@ -13,6 +13,7 @@
 #include "kl.h"
 #include "lsh.h"
 #include "multi_token.h"
+#include "norm.h"
 #include "nsa.h"
 #include "pooled.h"
 #include "probed.h"
@@ -35,6 +36,8 @@
   X(x_multi_token_backward) \
   X(x_group_norm_forward) \
   X(x_group_norm_backward) \
+  X(x_norm_gate_forward) \
+  X(x_norm_gate_backward) \
   X(x_sparse_forward) \
   X(x_sparse_backward) \
   X(x_select_block) \

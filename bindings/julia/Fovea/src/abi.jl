@@ -88,6 +88,19 @@ const FOVEA_X_POOL_SUM = Int32(0)
 const FOVEA_X_POOL_MAX = Int32(1)
 const X_POOL = (sum=FOVEA_X_POOL_SUM, max=FOVEA_X_POOL_MAX)
 
+# What each group of columns is divided by.
+const FOVEA_X_NORM_GATE_NORM_RMS = Int32(0)
+const FOVEA_X_NORM_GATE_NORM_LAYER = Int32(1)
+const FOVEA_X_NORM_GATE_NORM_L2 = Int32(2)
+const FOVEA_X_NORM_GATE_NORM_NONE = Int32(3)
+const X_NORM_GATE_NORM = (rms=FOVEA_X_NORM_GATE_NORM_RMS, layer=FOVEA_X_NORM_GATE_NORM_LAYER, l2=FOVEA_X_NORM_GATE_NORM_L2, none=FOVEA_X_NORM_GATE_NORM_NONE)
+
+# What a gate becomes before it is multiplied.
+const FOVEA_X_NORM_GATE_ACT_SILU = Int32(0)
+const FOVEA_X_NORM_GATE_ACT_SIGMOID = Int32(1)
+const FOVEA_X_NORM_GATE_ACT_NONE = Int32(2)
+const X_NORM_GATE_ACT = (silu=FOVEA_X_NORM_GATE_ACT_SILU, sigmoid=FOVEA_X_NORM_GATE_ACT_SIGMOID, none=FOVEA_X_NORM_GATE_ACT_NONE)
+
 # How a row's summary q and a column's make a score.
 const FOVEA_X_SELECT_MEASURE_DOT = Int32(0)
 const FOVEA_X_SELECT_MEASURE_BOX = Int32(1)
@@ -858,6 +871,49 @@ struct XGroupNormBackwardParams
     dgain::Tensor
     factor::Float32
     eps::Float32
+end
+
+# fovea_x_norm_gate_forward_params
+struct XNormGateForwardParams
+    struct_size::Csize_t
+    x::Tensor
+    gate::Tensor
+    add_before::Tensor
+    add_after::Tensor
+    weight::Tensor
+    bias::Tensor
+    y::Tensor
+    query_len::Tensor
+    group::Int64
+    factor::Float32
+    eps::Float32
+    norm::Int32
+    act::Int32
+    gate_first::Int32
+    reserved::Int32
+end
+
+# fovea_x_norm_gate_backward_params
+struct XNormGateBackwardParams
+    struct_size::Csize_t
+    x::Tensor
+    gate::Tensor
+    add_before::Tensor
+    weight::Tensor
+    bias::Tensor
+    query_len::Tensor
+    dy::Tensor
+    dx::Tensor
+    dgate::Tensor
+    dweight::Tensor
+    dbias::Tensor
+    group::Int64
+    factor::Float32
+    eps::Float32
+    norm::Int32
+    act::Int32
+    gate_first::Int32
+    reserved::Int32
 end
 
 # fovea_x_sparse_forward_params
@@ -2060,6 +2116,22 @@ fovea_x_group_norm_backward_workspace(ctx, params, bytes) =
 const _fovea_x_group_norm_backward = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_group_norm_backward(ctx, params) =
     ccall(symbol(_fovea_x_group_norm_backward, :fovea_x_group_norm_backward), Int32, (Ptr{Cvoid}, Ref{XGroupNormBackwardParams}), ctx, params)
+
+const _fovea_x_norm_gate_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_norm_gate_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_norm_gate_forward_workspace, :fovea_x_norm_gate_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XNormGateForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_norm_gate_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_norm_gate_forward(ctx, params) =
+    ccall(symbol(_fovea_x_norm_gate_forward, :fovea_x_norm_gate_forward), Int32, (Ptr{Cvoid}, Ref{XNormGateForwardParams}), ctx, params)
+
+const _fovea_x_norm_gate_backward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_norm_gate_backward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_norm_gate_backward_workspace, :fovea_x_norm_gate_backward_workspace), Int32, (Ptr{Cvoid}, Ref{XNormGateBackwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_norm_gate_backward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_norm_gate_backward(ctx, params) =
+    ccall(symbol(_fovea_x_norm_gate_backward, :fovea_x_norm_gate_backward), Int32, (Ptr{Cvoid}, Ref{XNormGateBackwardParams}), ctx, params)
 
 const _fovea_x_sparse_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_sparse_forward_workspace(ctx, params, bytes) =

@@ -146,6 +146,23 @@ c_enum! {
 }
 
 c_enum! {
+    /// What each group of columns is divided by.
+    fovea_x_norm_gate_norm;
+    FOVEA_X_NORM_GATE_NORM_RMS: RMS = 0, "n = v / sqrt(mean(v^2) + eps)";
+    FOVEA_X_NORM_GATE_NORM_LAYER: LAYER = 1, "n = (v - mean(v)) / sqrt(mean((v - mean(v))^2) + eps)";
+    FOVEA_X_NORM_GATE_NORM_L2: L2 = 2, "n = v / sqrt(sum(v^2) + eps)";
+    FOVEA_X_NORM_GATE_NORM_NONE: NONE = 3, "n = v";
+}
+
+c_enum! {
+    /// What a gate becomes before it is multiplied.
+    fovea_x_norm_gate_act;
+    FOVEA_X_NORM_GATE_ACT_SILU: SILU = 0, "x / (1 + exp(-x))";
+    FOVEA_X_NORM_GATE_ACT_SIGMOID: SIGMOID = 1, "1 / (1 + exp(-x))";
+    FOVEA_X_NORM_GATE_ACT_NONE: NONE = 2, "x";
+}
+
+c_enum! {
     /// How a row's summary q and a column's make a score.
     fovea_x_select_measure;
     FOVEA_X_SELECT_MEASURE_DOT: DOT = 0, "scale sum_c q_c column_c";
@@ -1240,6 +1257,78 @@ c_struct! {
     dgain: fovea_tensor = 488, "`(h, e)` f32: with or without gain; a stride of 0 receives the ordered sum over that dimension";
     factor: f32 = 584, "0: 1";
     eps: f32 = 588, "0: 1e-5";
+}
+
+c_struct! {
+    /// ```text
+    /// For each row and head, with a = act(gate), and 1 without a gate:
+    ///
+    ///   u = x + add_before
+    ///   v = u a with gate_first, u without
+    ///   n = the norm of v over each `group` of columns
+    ///   w = factor weight n + bias
+    ///   y = (w without the gate, w a behind the norm) + add_after
+    ///
+    ///   RetNet, GLA, Gated DeltaNet, KDA   gate, weight; act silu, or sigmoid for KDA
+    ///   Mamba-2                            gate, gate_first, weight; group = e h / groups with h = 1
+    ///   RWKV-6, RWKV-7                     norm layer, weight, bias, gate of act none
+    ///   multi-token attention              weight, factor
+    ///   a block's residual and norm        add_before, weight
+    ///
+    /// Limits: none on widths.  Every valid call has one kernel a backend, in f32.
+    /// ```
+    fovea_x_norm_gate_forward_params: 808 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_norm_gate_forward_params)";
+    x: fovea_tensor = 8, "`(b, s, h, e)` f32 f16 bf16";
+    gate: fovea_tensor = 104, "`(b, s, h, e)` as x or f32: absent: a = 1";
+    add_before: fovea_tensor = 200, "`(b, s, h, e)` as x or f32: absent: 0";
+    add_after: fovea_tensor = 296, "`(b, s, h, e)` as x or f32: absent: 0";
+    weight: fovea_tensor = 392, "`(h, e)` as x or f32: absent: 1; a stride of 0 shares it";
+    bias: fovea_tensor = 488, "`(h, e)` as x or f32: absent: 0";
+    y: fovea_tensor = 584, "`(b, s, h, e)` as x or f32";
+    query_len: fovea_tensor = 680, "`(b)` i32: rows in use, 0 .. s";
+    group: i64 = 776, "columns under one norm, a divisor of e; 0: e";
+    factor: f32 = 784, r"\> 0; 0: 1";
+    eps: f32 = 788, r"\> 0; 0: 1e-5";
+    norm: i32 = 792, "The fovea_x_norm_gate_norm.";
+    act: i32 = 796, "The fovea_x_norm_gate_act.";
+    gate_first: i32 = 800, "1: the gate stands before the norm";
+    reserved: i32 = 804, "0";
+}
+
+c_struct! {
+    /// ```text
+    /// Gradients of x_norm_gate_forward from dy.  Each output is optional: absent = not computed.  dx
+    /// is add_before's gradient too, and dy is add_after's.  With the gate behind the norm, and with
+    /// mean over a group:
+    ///
+    ///   t = dy a,  dgate = dy w act'(gate),  dbias = sum t,  dweight = factor sum t n
+    ///   dn = factor weight t,  dx = z (dn - n mean(dn n)), less z mean(dn) with norm layer
+    ///
+    /// gate_first: t = dy, and the last line gives dv; then dx = dv a and dgate = dv u act'(gate).
+    /// dx and dgate are written in every row, 0 past query_len.  Sums are over the rows of all
+    /// batches.
+    /// ```
+    fovea_x_norm_gate_backward_params: 1096 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_norm_gate_backward_params)";
+    x: fovea_tensor = 8, "`(b, s, h, e)` f32 f16 bf16";
+    gate: fovea_tensor = 104, "`(b, s, h, e)` as x or f32";
+    add_before: fovea_tensor = 200, "`(b, s, h, e)` as x or f32";
+    weight: fovea_tensor = 296, "`(h, e)` as x or f32";
+    bias: fovea_tensor = 392, "`(h, e)` as x or f32";
+    query_len: fovea_tensor = 488, "`(b)` i32";
+    dy: fovea_tensor = 584, "`(b, s, h, e)` as x or f32";
+    dx: fovea_tensor = 680, "`(b, s, h, e)` as x or f32";
+    dgate: fovea_tensor = 776, "`(b, s, h, e)` as x or f32: needs gate";
+    dweight: fovea_tensor = 872, "`(h, e)` f32: with or without weight; a stride of 0 receives the ordered sum over that dimension";
+    dbias: fovea_tensor = 968, "`(h, e)` f32: with or without bias";
+    group: i64 = 1064, "0: e";
+    factor: f32 = 1072, "0: 1";
+    eps: f32 = 1076, "0: 1e-5";
+    norm: i32 = 1080, "The fovea_x_norm_gate_norm.";
+    act: i32 = 1084, "The fovea_x_norm_gate_act.";
+    gate_first: i32 = 1088, "0 or 1";
+    reserved: i32 = 1092, "0";
 }
 
 c_struct! {
@@ -2814,6 +2903,8 @@ functions! {
         x_multi_token_backward: fovea_x_multi_token_backward_params, fovea_x_multi_token_backward, fovea_x_multi_token_backward_workspace;
         x_group_norm_forward: fovea_x_group_norm_forward_params, fovea_x_group_norm_forward, fovea_x_group_norm_forward_workspace;
         x_group_norm_backward: fovea_x_group_norm_backward_params, fovea_x_group_norm_backward, fovea_x_group_norm_backward_workspace;
+        x_norm_gate_forward: fovea_x_norm_gate_forward_params, fovea_x_norm_gate_forward, fovea_x_norm_gate_forward_workspace;
+        x_norm_gate_backward: fovea_x_norm_gate_backward_params, fovea_x_norm_gate_backward, fovea_x_norm_gate_backward_workspace;
         x_sparse_forward: fovea_x_sparse_forward_params, fovea_x_sparse_forward, fovea_x_sparse_forward_workspace;
         x_sparse_backward: fovea_x_sparse_backward_params, fovea_x_sparse_backward, fovea_x_sparse_backward_workspace;
         x_select_block: fovea_x_select_block_params, fovea_x_select_block, fovea_x_select_block_workspace;

@@ -16,6 +16,8 @@ pub(crate) mod experimental {
     pub use crate::sys::fovea_x_cache_rule as XCacheRule;
     pub use crate::sys::fovea_x_compare_measure as XCompareMeasure;
     pub use crate::sys::fovea_x_gate as XGate;
+    pub use crate::sys::fovea_x_norm_gate_act as XNormGateAct;
+    pub use crate::sys::fovea_x_norm_gate_norm as XNormGateNorm;
     pub use crate::sys::fovea_x_pool as XPool;
     pub use crate::sys::fovea_x_probe_reduce as XProbeReduce;
     pub use crate::sys::fovea_x_probed_kind as XProbedKind;

@@ -433,6 +433,82 @@ op! {
 
 op! {
     /// ```text
+    /// For each row and head, with a = act(gate), and 1 without a gate:
+    ///
+    ///   u = x + add_before
+    ///   v = u a with gate_first, u without
+    ///   n = the norm of v over each `group` of columns
+    ///   w = factor weight n + bias
+    ///   y = (w without the gate, w a behind the norm) + add_after
+    ///
+    ///   RetNet, GLA, Gated DeltaNet, KDA   gate, weight; act silu, or sigmoid for KDA
+    ///   Mamba-2                            gate, gate_first, weight; group = e h / groups with h = 1
+    ///   RWKV-6, RWKV-7                     norm layer, weight, bias, gate of act none
+    ///   multi-token attention              weight, factor
+    ///   a block's residual and norm        add_before, weight
+    ///
+    /// Limits: none on widths.  Every valid call has one kernel a backend, in f32.
+    /// ```
+    XNormGateForward(x_norm_gate_forward: fovea_x_norm_gate_forward_params, fovea_x_norm_gate_forward, fovea_x_norm_gate_forward_workspace)
+    new {
+        x set_x: in, "`(b, s, h, e)` f32 f16 bf16";
+        y set_y: out, "`(b, s, h, e)` as x or f32";
+    }
+    may {
+        gate set_gate: in, "`(b, s, h, e)` as x or f32: absent: a = 1";
+        add_before set_add_before: in, "`(b, s, h, e)` as x or f32: absent: 0";
+        add_after set_add_after: in, "`(b, s, h, e)` as x or f32: absent: 0";
+        weight set_weight: in, "`(h, e)` as x or f32: absent: 1; a stride of 0 shares it";
+        bias set_bias: in, "`(h, e)` as x or f32: absent: 0";
+        query_len set_query_len: in, "`(b)` i32: rows in use, 0 .. s";
+        group set_group: i64, "columns under one norm, a divisor of e; 0: e";
+        factor set_factor: f32, r"\> 0; 0: 1";
+        eps set_eps: f32, r"\> 0; 0: 1e-5";
+        norm set_norm: enum XNormGateNorm, "The fovea_x_norm_gate_norm.";
+        act set_act: enum XNormGateAct, "The fovea_x_norm_gate_act.";
+        gate_first set_gate_first: bool, "1: the gate stands before the norm";
+    }
+}
+
+op! {
+    /// ```text
+    /// Gradients of x_norm_gate_forward from dy.  Each output is optional: absent = not computed.  dx
+    /// is add_before's gradient too, and dy is add_after's.  With the gate behind the norm, and with
+    /// mean over a group:
+    ///
+    ///   t = dy a,  dgate = dy w act'(gate),  dbias = sum t,  dweight = factor sum t n
+    ///   dn = factor weight t,  dx = z (dn - n mean(dn n)), less z mean(dn) with norm layer
+    ///
+    /// gate_first: t = dy, and the last line gives dv; then dx = dv a and dgate = dv u act'(gate).
+    /// dx and dgate are written in every row, 0 past query_len.  Sums are over the rows of all
+    /// batches.
+    /// ```
+    XNormGateBackward(x_norm_gate_backward: fovea_x_norm_gate_backward_params, fovea_x_norm_gate_backward, fovea_x_norm_gate_backward_workspace)
+    new {
+        x set_x: in, "`(b, s, h, e)` f32 f16 bf16";
+        dy set_dy: in, "`(b, s, h, e)` as x or f32";
+    }
+    may {
+        gate set_gate: in, "`(b, s, h, e)` as x or f32";
+        add_before set_add_before: in, "`(b, s, h, e)` as x or f32";
+        weight set_weight: in, "`(h, e)` as x or f32";
+        bias set_bias: in, "`(h, e)` as x or f32";
+        query_len set_query_len: in, "`(b)` i32";
+        dx set_dx: out, "`(b, s, h, e)` as x or f32";
+        dgate set_dgate: out, "`(b, s, h, e)` as x or f32: needs gate";
+        dweight set_dweight: out, "`(h, e)` f32: with or without weight; a stride of 0 receives the ordered sum over that dimension";
+        dbias set_dbias: out, "`(h, e)` f32: with or without bias";
+        group set_group: i64, "0: e";
+        factor set_factor: f32, "0: 1";
+        eps set_eps: f32, "0: 1e-5";
+        norm set_norm: enum XNormGateNorm, "The fovea_x_norm_gate_norm.";
+        act set_act: enum XNormGateAct, "The fovea_x_norm_gate_act.";
+        gate_first set_gate_first: i32, "0 or 1";
+    }
+}
+
+op! {
+    /// ```text
     /// Attention of q over the listed k and v; prefill and decode, contiguous and paged caches.
     ///
     /// Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on

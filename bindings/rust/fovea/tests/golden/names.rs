@@ -33,6 +33,8 @@ names! {
         x_multi_token_backward
         x_group_norm_forward
         x_group_norm_backward
+        x_norm_gate_forward
+        x_norm_gate_backward
         x_sparse_forward
         x_sparse_backward
         x_select_block
