@@ -1003,21 +1003,31 @@ class SparseCases {
     x.block_rows = 1, x.block_keys = 16, x.keep = 9, x.s = 5, x.h = 16, x.g = x.x = 1;
     add(x, false, false, name + "64x64.packed.blocks");
   }
-  // A few rows, whose lists are cut.
+  // A few rows that read their lists, which may be cut; row tiles whose lists are cut.
   void splits(SparseCase c, const std::string& name) {
     for (int64_t keys : {16, 64, 128})
-      for (int splits : {0, 3, 1000}) {
+      for (int splits : {0, 1, 3, 1000}) {
         SparseCase x = c;
         x.block_rows = 1, x.block_keys = keys, x.keep = 1300 / keys, x.splits = splits;
         x.s = splits == 3 ? 3 : 1, x.t = 900, x.h = 8, x.g = 2, x.x = 2, x.b = 2;
         x.sink_logit = splits == 3, x.o_f32 = keys == 64, x.lse = splits != 1000;
-        add(x, false, false, name + "64x64.packed.split");
+        const std::string cut = splits > 1 ? ".split" : "";
+        add(x, false, false, name + "64x64.list.packed" + cut);
         x.where = Where::paged, x.page = keys == 128 ? 64 : 16;
-        add(x, false, false, name + "64x64.packed.split");
-        x.x = 8, x.span = Span::left, x.keep = 700 / keys;
+        add(x, false, false, name + "64x64.list.packed" + cut);
+        x.x = 8, x.span = Span::left, x.keep = 700 / keys, x.counts = splits != 3;
+        add(x, false, false, name + "64x64.list" + cut);
+        x.where = Where::varlen, x.page = 0, x.first = splits == 0 ? 2 * keys : 0;
+        add(x, false, false, name + "64x64.list" + cut);
+        if (splits != 3) continue;
+        x.block_rows = 64, x.s = 130, x.keep = 260 / keys;
         add(x, false, false, name + "64x64.split");
-        x.where = Where::varlen, x.page = 0;
-        add(x, false, false, name + "64x64.split");
+        // Rows of more than 16 heads, of which each warp has some.
+        x.block_rows = 1, x.s = 1, x.where = Where::lengths, x.g = x.x = 1, x.keep = 700 / keys;
+        for (int64_t h : {12, 24, 64}) {
+          x.h = h;
+          add(x, false, false, name + "64x64.list.packed.split");
+        }
       }
   }
 

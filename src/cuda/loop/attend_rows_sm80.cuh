@@ -266,23 +266,28 @@ class RowsWarp {
   __device__ RowsWarp(const Attend& a, const RowTile& tile, const Keys& keys, int row)
       : operands(a), keys(keys) {
     const int lane = threadIdx.x % 32;
+    const auto load = [&](int width) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int m = row + half * 8 + lane / 4;
-      const uint16_t* from =
-          m < tile.size ? elements(a.q, tile.offset(tile.begin + m, a.q.stride)) : nullptr;
+      for (int half = 0; half < 2; ++half) {
+        const int m = row + half * 8 + lane / 4;
+        const uint16_t* from =
+            m < tile.size ? elements(a.q, tile.offset(tile.begin + m, a.q.stride)) : nullptr;
 #pragma unroll
-      for (int c = 0; c < D / 16; ++c) Operands::load_q(q[c], half, from, c, static_cast<int>(a.d));
-    }
+        for (int c = 0; c < D / 16; ++c) Operands::load_q(q[c], half, from, c, width);
+      }
+    };
+    if (a.d == D)
+      load(D);  // no test of columns
+    else
+      load(static_cast<int>(a.d));
     Operands::ready(q, q_unit);
     k_lane = TileK::at(inner_row(lane), inner_chunk(lane));
     v_lane = TileV::at(outer_row(lane), outer_chunk(lane));
   }
 
   // Slice `slice` of step number `step`, which is in `stage`.  Few: the warp has at most 8 rows.
-  template <bool Few>
-  __device__ __forceinline__ void step(const RowsRing<Shape, Keys>& ring, int stage, int step,
-                                       int slice) {
+  template <bool Few, class Ring>
+  __device__ __forceinline__ void step(const Ring& ring, int stage, int step, int slice) {
     constexpr int kTiles = Shape::Slice / 8, kSums = Few ? 2 : 4;
     const int first = slice * Shape::Slice, t = threadIdx.x % 4;
     float x[1][kTiles][4] = {};

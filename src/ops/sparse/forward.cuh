@@ -54,6 +54,7 @@ struct SparseInstance90 {
   void (*launch)(Context&, const Attend&, const SparseWork90&);
   void (*gather)(Context&, const Attend&,
                  const GatheredWork90&);  // nullptr: rows follow each other
+  void (*few)(Context&, const SparseAttend&, const SparseWork90&);  // rows that read their lists
 };
 
 // The same over blocks at any key and single keys.

@@ -169,32 +169,46 @@ bool gathered(const SparseAttend& call) {
   return !united(call) || 2 * list.keep * (list.block_keys + kPartKeys) <= 3 * seen;
 }
 
-Keys keys_of(const SparseAttend& call, int64_t rows, bool split) {
+Keys keys_of(const SparseAttend& call, int64_t rows, bool split, bool few) {
   const Attend& a = call.attend;
   const int64_t page = a.sequences.page, block = call.list.block_keys;
   for (const SparseInstance90& row : instances()) {
     if (row.dtype != a.dtype || a.d > row.d || a.e > row.e || row.rows != rows) continue;
     const bool blocks = split || block < row.keys;
     if (blocks && !row.blocks) continue;
-    const int64_t width = block < row.keys ? block : row.keys;
-    const int64_t box = page && page < width ? page : width;
-    const bool whole =
-        call.list.first_keys % width == 0 || call.list.first_keys >= a.sequences.key_max;
-    const bool fits = whole && row.keys % width == 0 && block % width == 0 && width % box == 0 &&
-                      (!page || (page >= kLeastBlock && page % box == 0));
-    if (fits) return {&row, width, box, blocks};
+    // Few rows take boxes of 128 keys, where heads are narrow.
+    for (const int64_t tile :
+         {few && row.d + row.e <= 256 ? kMostBlock : int64_t{row.keys}, int64_t{row.keys}}) {
+      const int64_t width = std::min(block, tile);
+      const int64_t box = page && page < width ? page : width;
+      const bool whole =
+          call.list.first_keys % width == 0 || call.list.first_keys >= a.sequences.key_max;
+      const bool fits = whole && tile % width == 0 && block % width == 0 && width % box == 0 &&
+                        (!page || (page >= kLeastBlock && page % box == 0));
+      if (fits) return {&row, width, box, blocks};
+    }
   }
   return {};
 }
 
+// Few rows that alone have a list, which their blocks may read themselves.
+bool few_rows(const SparseAttend& call, const Rows& rows) {
+  const SparseList& list = call.list;
+  return rows.rows == 64 && rows.step == list.block_rows * rows.heads &&
+         (rows.step <= 16 || call.attend.sequences.query_max == 1) &&
+         list.keep <= kIndexMax / list.block_keys;
+}
+
 int64_t splits_of(const DeviceInfo& device, const SparseAttend& call, const Rows& rows) {
   const Attend& a = call.attend;
+  const bool few = few_rows(call, rows);
   const int64_t items = a.sequences.count * (a.h / rows.heads) *
                         ceil_div(a.sequences.query_max * rows.heads, rows.step);
-  const int64_t tiles = std::max<int64_t>(ceil_div(call.keys_bound(), 64), 1);
+  const int64_t tiles = std::max<int64_t>(ceil_div(call.keys_bound(), few ? 128 : 64), 1);
   if (a.splits) return std::min<int64_t>(a.splits, tiles);
-  // Two blocks share a multiprocessor.
+  // Two blocks share a multiprocessor, but for those that read lists, in two steps at least.
   if (rows.rows > 64 || items * 10 >= device.multiprocessors * 16) return 1;
+  if (few) return cuda::splits_of(items, ceil_div(tiles, 2), device.multiprocessors);
   return cuda::splits_of(items, tiles, 2 * device.multiprocessors);
 }
 
@@ -318,8 +332,9 @@ Text offer(const Context& ctx, const SparseAttend& call, Plan& plan) {
                   "a multiple of 64, or at most 128 rows of "
                   "the heads that share a list");
   const int64_t splits = many ? 1 : splits_of(device_info(ctx), call, rows);
-  if (!many) unite(call, splits, rows);
-  const Keys keys = many ? keys_of_union(a) : keys_of(call, rows.rows, splits > 1);
+  const bool few = !many && few_rows(call, rows) && (splits > 1 || a.sequences.query_max == 1);
+  if (!many && !few) unite(call, splits, rows);
+  const Keys keys = many ? keys_of_union(a) : keys_of(call, rows.rows, few || splits > 1, few);
   const SparseInstance90* instance = keys.instance;
   if (!instance)
     return no_instance(a.dtype, "d", a.d, "e", a.e) + ", tiles of " + Text::number(rows.rows) +
@@ -330,18 +345,19 @@ Text offer(const Context& ctx, const SparseAttend& call, Plan& plan) {
   if (Text why = map_operands(a, rows, keys.box, instance->keys, work); !why.empty()) return why;
   if (!order_of(device_info(ctx), a, rows, splits, work)) return "more than 2^31 row tiles";
   plan.kernel += name_of(*instance);
+  if (few) plan.kernel += ".list";
   if (rows.heads > 1) plan.kernel += ".packed";
   if (rows.lists > 1 || many)
     plan.kernel += ".union";
   else if (splits > 1)
     plan.kernel += ".split";
-  else if (keys.blocks)
+  else if (keys.blocks && !few)
     plan.kernel += ".blocks";
   TileListSlots slots;
   TileUnionSlots unions;
   if (many)
     unions = TileUnionSlots(plan.workspace, call, kUnitedRows, kUnitedKeys);
-  else
+  else if (!few)
     slots = TileListSlots(plan.workspace, call, keys.width, rows.heads, rows.step, rows.lists);
   PartialSlots partial;
   if (splits > 1) partial = PartialSlots(plan.workspace, a, splits);
@@ -349,7 +365,7 @@ Text offer(const Context& ctx, const SparseAttend& call, Plan& plan) {
     SparseWork90 now = work;
     if (many)
       now.unions = unions.make(ctx, kOp, call, base);
-    else
+    else if (!few)
       now.lists = slots.make(ctx, kOp, call, base);
     now.schedule.counters = counters(ctx);
     if (splits > 1) now.parts = partial.at(base, call.attend, splits);
@@ -357,7 +373,7 @@ Text offer(const Context& ctx, const SparseAttend& call, Plan& plan) {
     constexpr int kFirst = 2;
     if (splits > 1 && now.schedule.items / splits <= kCounters - kFirst)
       now.arrived = counters(ctx) + kFirst;
-    instance->launch(ctx, call.attend, now);
+    few ? instance->few(ctx, call, now) : instance->launch(ctx, call.attend, now);
     if (splits > 1 && !now.arrived) combine(ctx, kOp, call.attend, now.parts);
   };
   return "";

@@ -9,6 +9,7 @@
 #include "cuda/loop/source_unions_sm90.cuh"
 #include "ops/sparse/forward.cuh"
 #include "ops/sparse/gathered_sm90.cuh"
+#include "ops/sparse/list_rows_sm90.cuh"
 
 namespace fovea::cuda {
 
@@ -21,6 +22,22 @@ auto gather_launcher() -> decltype(SparseInstance90::gather) {
       launch<gathered_rows_sm90<Shape>>(
           ctx, "x_sparse_forward", std::min(work.schedule.items, device_info(ctx).multiprocessors),
           Shape::threads, GatheredShared90<Shape>::layout.bytes, a, work);
+    };
+  } else {
+    return nullptr;
+  }
+}
+
+// Few rows, on the instances of tiles of 64 rows.
+template <SparseConfig90 C>
+auto few_launcher() -> decltype(SparseInstance90::few) {
+  if constexpr (C.groups == 1) {
+    using Shape = ListRowsShape<ListOperands<C.dtype, C.d, C.e>>;
+    using Epilogue = MergingEpilogue<8, true>;
+    return [](Context& ctx, const SparseAttend& call, const SparseWork90& work) {
+      launch_pdl<attend_list_sm90<Shape, Epilogue>>(
+          ctx, "x_sparse_forward", work.schedule.items, Shape::threads, Shape::shared_bytes, call,
+          work.grid, work.maps, Epilogue{work.parts, work.order.splits, work.arrived});
     };
   } else {
     return nullptr;
@@ -65,7 +82,8 @@ SparseInstance90 sparse_sm90_instance() {
     a.sequences.page ? run.template operator()<SpansOfPages>(whole)
                      : run.template operator()<Spans>(whole);
   };
-  return {C.dtype, C.d, C.e, Shape::BM, C.keys, kBlocks, launcher, gather_launcher<C>()};
+  return {C.dtype,          C.d, C.e, Shape::BM, C.keys, kBlocks, launcher, gather_launcher<C>(),
+          few_launcher<C>()};
 }
 
 }  // namespace fovea::cuda
