@@ -13,7 +13,7 @@ const Calls kCalls = {
     {"x_conv1d_forward", "packed", "y state_out start", "b=1 r=2"},
     {"x_conv1d_forward", "large", "y state_out", "s=2048 f=16"},
     {"x_conv1d_backward", "own_rows", "state_in dstate_out dx dweight dbias dstate_in", "x:f16"},
-    {"x_conv1d_backward", "large", "dx dweight", "s=2048 f=128 activation=1"},
+    {"x_conv1d_backward", "large", "dx dweight", "s=512 f=128 activation=1"},
 };
 
 }  // namespace
