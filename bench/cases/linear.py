@@ -4,7 +4,6 @@
 import dataclasses
 
 import fovea
-import torch
 from torch.nn import functional
 
 from .base import Case, gradient, size, unrecorded
