@@ -260,6 +260,9 @@ std::string Call::canonical(const Field& f, std::string dim) const {
   if (dim == "rows") dim = f.name == "page_table" ? "r" : "key_b";
   if (dim == "key_b") dim = has("key_start") && op->find("query_start") ? "fixed" : "r";
   if (dim == "keys") dim = paged() || has("key_start") ? "fixed" : "t";
+  // States have a row for each sequence, or any number with rows that place them.
+  if (dim == "slots" && !has("state_row")) dim = "r";
+  if (dim == "slots_out" && !has("state_row") && !has("state_out_row")) dim = "r";
   if (dim == "b") dim = packed() ? "fixed" : "r";
   if (dim == "pages") dim = !extents_.count("keys") && asks_keys() ? "fixed" : dim;
   return dim.substr(0, dim.find('+'));

@@ -23,8 +23,9 @@ struct Context {
 
 // The i32 fields whose values mean a place in another tensor.
 const std::set<std::string> kLooked = {
-    "start",     "query_start", "key_start", "query_len", "key_len",  "key_first", "page_table",
-    "cache_row", "pair",        "index",     "row",       "keep_row", "block_len"};
+    "start",      "query_start", "key_start", "query_len",     "key_len",      "key_first",
+    "page_table", "cache_row",   "pair",      "index",         "row",          "keep_row",
+    "block_len",  "len",         "state_row", "state_out_row", "snapshot_row", "output_from"};
 
 class Inspect : public testing::TestWithParam<Case> {};
 

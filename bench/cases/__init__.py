@@ -7,10 +7,36 @@ which of them are measured on the host and on CUDA."""
 
 from itertools import chain
 
-from . import attention, conv, decode, kl, methods, peers, quant, select, sparse, sparse_flex, trace
+from . import (
+    attention,
+    conv,
+    decode,
+    kl,
+    linear,
+    methods,
+    peers,
+    quant,
+    select,
+    sparse,
+    sparse_flex,
+    trace,
+)
 from .base import PeerFailed as PeerFailed
 
-FAMILIES = attention, quant, kl, conv, trace, decode, sparse, sparse_flex, select, methods, peers
+FAMILIES = (
+    attention,
+    quant,
+    kl,
+    conv,
+    trace,
+    decode,
+    sparse,
+    sparse_flex,
+    select,
+    linear,
+    methods,
+    peers,
+)
 
 
 def host():

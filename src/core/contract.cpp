@@ -304,13 +304,20 @@ class Check {
     for (uint64_t rest = solid_; rest; rest &= rest - 1) {
       const int j = __builtin_ctzll(rest);
       if (j == i || tensor(j).data != tensor(i).data) continue;
-      if (field(i).alias == j && !present(field(i).alias_without)) {
+      if (may_be(i, j)) {
         same_elements(i, j);
-      } else if (field(j).alias != i || present(field(j).alias_without)) {
+      } else if (!may_be(j, i)) {
         refuse("%s: %s.data is that of %s, wanted memory of its own", contract_.op, name(i),
                name(j));
       }
     }
+  }
+
+  // A field that may be one that may be a third may be that as well.
+  bool may_be(int i, int other) const {
+    for (; i >= 0 && field(i).alias >= 0 && !present(field(i).alias_without); i = field(i).alias)
+      if (field(i).alias == other) return true;
+    return false;
   }
 
   // An output that may be an input must be it element by element, or it overwrites what is unread.

@@ -9,6 +9,9 @@
 // | index, of no blocks | -1 .. the last key |
 // | row | -1 .. the last row of o |
 // | keep_row | 0 .. keep |
+// | len | 0 .. the tokens that a sequence has room for |
+// | output_from | 0 .. len |
+// | state_row, state_out_row, snapshot_row | -1 .. the last row of state_in, state_out, snapshot |
 // Calls of row blocks and key blocks do not say in the contract how many rows and keys that is:
 // their lengths and starts have no upper bound here.
 #include "core/inspect.h"
@@ -47,6 +50,11 @@ class Inspector {
     if (!knows("index_count")) entries("index", -1, {keys_of_k - 1});
     entries("row", -1, {rows_of_q - 1});
     entries("keep_row", 0, {extent("keep")});
+    lengths("len", lasts("", "start", rows_of_q));
+    lengths("output_from", lasts("len", "start", rows_of_q));
+    if (has("state_in")) entries("state_row", -1, {extent("slots") - 1});
+    if (has("state_out")) entries("state_out_row", -1, {extent("slots_out") - 1});
+    if (has("snapshot")) entries("snapshot_row", -1, {extent("snapshots") - 1});
   }
 
  private:

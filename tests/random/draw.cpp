@@ -236,7 +236,9 @@ void Draw::add(const Field& f) {
 
 // Strides: rows of C order, axes swapped, gaps, an unaligned last axis, or one axis of stride 0.
 void Draw::lay(fovea_tensor& x, const Field& f) {
-  const bool places = f.dims[0] == "r+1" || is(f.name, {"page_table", "cache_row", "pair"});
+  const bool places =
+      f.dims[0] == "r+1" ||
+      is(f.name, {"page_table", "cache_row", "pair", "state_row", "state_out_row", "snapshot_row"});
   std::vector<int> order;
   for (int i = x.ndim - 1; i >= 0; --i) order.push_back(i);
   const int64_t kind = places ? 0 : random_.integer(0, 9);

@@ -87,9 +87,11 @@ class Filler {
   }
 
   // Different numbers below `count`, then -1.
-  void distinct(const Tensor& x, int64_t count) {
+  void distinct(const Tensor& x, int64_t count) { distinct_from(x, 0, count); }
+  // The same of first .. first + count - 1.
+  void distinct_from(const Tensor& x, int64_t first, int64_t count) {
     std::vector<int32_t> list;
-    for (int64_t i = 0; i < count; ++i) list.push_back(static_cast<int32_t>(i));
+    for (int64_t i = 0; i < count; ++i) list.push_back(static_cast<int32_t>(first + i));
     for (size_t i = list.size(); i > 1; --i)
       std::swap(list[i - 1],
                 list[static_cast<size_t>(random_.integer(0, static_cast<int64_t>(i) - 1))]);

@@ -216,6 +216,13 @@ class XProjectAct(enum.IntEnum):
     GELU = 2  # x (1 + erf(x / sqrt(2))) / 2
 
 
+class XConv1dActivation(enum.IntEnum):
+    """What is applied to each sum of a convolution."""
+
+    NONE = 0  # z
+    SILU = 1  # z / (1 + exp(-z))
+
+
 class XSummary(enum.IntEnum):
     """Parts of a row of y, bits of `want`.  Those of the first four that are wanted stand side by
 side, in the order of their bits; each of the others stands alone."""
@@ -1743,6 +1750,52 @@ class XLshForwardParams(C.Structure):
     ]
 
 
+class XConv1dForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("x", Tensor),
+        ("weight", Tensor),
+        ("bias", Tensor),
+        ("state_in", Tensor),
+        ("y", Tensor),
+        ("state_out", Tensor),
+        ("snapshot", Tensor),
+        ("start", Tensor),
+        ("len", Tensor),
+        ("state_row", Tensor),
+        ("state_out_row", Tensor),
+        ("output_from", Tensor),
+        ("snapshot_row", Tensor),
+        ("token_max", C.c_int64),
+        ("snapshot_every", C.c_int64),
+        ("activation", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
+class XConv1dBackwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("x", Tensor),
+        ("weight", Tensor),
+        ("bias", Tensor),
+        ("state_in", Tensor),
+        ("dy", Tensor),
+        ("dstate_out", Tensor),
+        ("dx", Tensor),
+        ("dweight", Tensor),
+        ("dbias", Tensor),
+        ("dstate_in", Tensor),
+        ("start", Tensor),
+        ("len", Tensor),
+        ("state_row", Tensor),
+        ("output_from", Tensor),
+        ("token_max", C.c_int64),
+        ("activation", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
 class XRecipe(C.Structure):
     _fields_ = [
         ("struct_size", C.c_size_t),
@@ -2005,6 +2058,8 @@ SIZES = {
     XLshAppendParams: 488,
     XSelectLshParams: 984,
     XLshForwardParams: 1280,
+    XConv1dForwardParams: 1280,
+    XConv1dBackwardParams: 1368,
     XRecipe: 80,
     XPoolForwardParams: 1496,
     XPoolBackwardParams: 1008,
@@ -2198,6 +2253,12 @@ FUNCTIONS = {
     "fovea_x_lsh_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XLshForwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_lsh_forward": (C.c_int, [C.c_void_p, C.POINTER(XLshForwardParams)]),
+    "fovea_x_conv1d_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XConv1dForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_conv1d_forward": (C.c_int, [C.c_void_p, C.POINTER(XConv1dForwardParams)]),
+    "fovea_x_conv1d_backward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XConv1dBackwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_conv1d_backward": (C.c_int, [C.c_void_p, C.POINTER(XConv1dBackwardParams)]),
     "fovea_x_recipe_count": (C.c_int64, []),
     "fovea_x_recipe_at": (C.c_int, [C.c_int64, C.POINTER(XRecipe)]),
     "fovea_x_recipe_get": (C.c_int, [C.c_char_p, C.POINTER(XRecipe)]),

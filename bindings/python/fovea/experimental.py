@@ -8,7 +8,7 @@ Inputs come first; by keyword outputs, optional inputs, numbers (0: the default)
 left out."""
 from ._call import Call
 from ._core import Context
-from ._abi import XCacheRule as CacheRule, XCompareMeasure as CompareMeasure, XGate as Gate, XNormGateAct as NormGateAct, XNormGateNorm as NormGateNorm, XPool as Pool, XProbeReduce as ProbeReduce, XProbedKind as ProbedKind, XProjectAct as ProjectAct, XSelectMeasure as SelectMeasure, XSelectNormalise as SelectNormalise, XSelectReduce as SelectReduce, XSelectRule as SelectRule, XSelectScope as SelectScope, XSelectScore as SelectScore
+from ._abi import XCacheRule as CacheRule, XCompareMeasure as CompareMeasure, XConv1dActivation as Conv1dActivation, XGate as Gate, XNormGateAct as NormGateAct, XNormGateNorm as NormGateNorm, XPool as Pool, XProbeReduce as ProbeReduce, XProbedKind as ProbedKind, XProjectAct as ProjectAct, XSelectMeasure as SelectMeasure, XSelectNormalise as SelectNormalise, XSelectReduce as SelectReduce, XSelectRule as SelectRule, XSelectScope as SelectScope, XSelectScore as SelectScore
 from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_kl_indexer_forward, _x_kl_indexer_backward, _x_kl_gather_forward,
                  _x_kl_gather_backward, _x_kl_pool_forward, _x_kl_pool_backward,
@@ -20,7 +20,8 @@ from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_select_line, _x_select_heads, _x_indexed_forward, _x_pooled_forward,
                  _x_probed_forward, _x_flex_forward, _x_nsa_forward, _x_nsa_backward,
                  _x_infllm_forward, _x_project_forward, _x_project_backward, _x_graph_append,
-                 _x_select_graph, _x_graph_forward, _x_lsh_append, _x_select_lsh, _x_lsh_forward)
+                 _x_select_graph, _x_graph_forward, _x_lsh_append, _x_select_lsh, _x_lsh_forward,
+                 _x_conv1d_forward, _x_conv1d_backward)
 
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
@@ -31,10 +32,10 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "select_token", "select_line", "select_heads", "indexed_forward", "pooled_forward",
            "probed_forward", "flex_forward", "nsa_forward", "nsa_backward", "infllm_forward",
            "project_forward", "project_backward", "graph_append", "select_graph", "graph_forward",
-           "lsh_append", "select_lsh", "lsh_forward", "CacheRule", "CompareMeasure", "Gate",
-           "NormGateAct", "NormGateNorm", "Pool", "ProbeReduce", "ProbedKind", "ProjectAct",
-           "SelectMeasure", "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope",
-           "SelectScore"]
+           "lsh_append", "select_lsh", "lsh_forward", "conv1d_forward", "conv1d_backward",
+           "CacheRule", "CompareMeasure", "Conv1dActivation", "Gate", "NormGateAct", "NormGateNorm",
+           "Pool", "ProbeReduce", "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise",
+           "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
 
 
 def kl_jensen_shannon_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None,
@@ -4979,3 +4980,191 @@ def lsh_forward(ctx_or_q=None, /, q=None, k=None, v=None, code_q=None, bucket=No
     if bits:
         call.scalar("i", 1276, bits, "bits")
     return call.run(o, lse, index, index_count, index_bias)
+
+
+def conv1d_forward(ctx_or_x=None, /, x=None, weight=None, *, ctx=None, y=None, state_out=None,
+                   snapshot=None, bias=None, state_in=None, start=None, len=None, state_row=None,
+                   state_out_row=None, output_from=None, snapshot_row=None, slots_out=None,
+                   tail=None, snapshots=None, token_max=0, snapshot_every=0, activation=0):
+    """Short causal convolution of each channel by itself, with state.  For token t of a sequence and
+    channel c, with T = taps:
+
+      z_tc = bias_c + sum_u weight[c, u] x[t - (T - 1) + u, c]
+      y_tc = act(z_tc)
+
+    Tokens before the first stand in the last T - 1 columns of the state, oldest first; without a
+    state they are 0.  Earlier columns are neither read nor written.  States hold x itself, so any
+    cut of a sequence gives the same bits.  At least one of y, state_out and snapshot is given.
+
+    Limits: none on channels and taps; every valid call has one kernel on the host and one on CUDA.
+    CUDA reads 16 bytes at once where f, strides and addresses allow and taps are 2 .. 4.
+
+    Example
+      outputs = fovea.experimental.conv1d_forward(x, weight, y=True, state_out=True, snapshot=True)
+      y, state_out, snapshot = outputs
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      x: (b, s, f) f32 f16 bf16
+      weight: (f, taps) as x or f32: the last tap is the token's own
+
+    Outputs on request, by True or an array
+      y: (b, s, f) as x or f32
+      state_out: (slots_out, f, tail) as x or f32: may be state_in
+      snapshot: (snapshots, f, tail) as x or f32: needs snapshot_row; may be state_out
+
+    Optional inputs
+      bias: (f) f32: absent: 0
+      state_in: (slots, f, tail) as x or f32: absent: zeros
+      start: (r+1) i32: first packed token of each sequence, ascending from 0; then b = 1
+      len: (r) i32: tokens in use, at most s or the packed extent
+      state_row: (r) i32
+      state_out_row: (r) i32
+      output_from: (r) i32: absent: 0
+      snapshot_row: (r, n) i32
+
+    slots_out, tail, snapshots: extents of new outputs that no input tells.
+
+    Numbers
+      token_max: 0: s
+      snapshot_every: tokens between snapshots, >= 1 with snapshot
+      activation: "none", "silu"
+    """
+    if ctx_or_x.__class__ is Context and ctx is None:
+        call = Call(ctx_or_x, _x_conv1d_forward)
+    else:
+        call, inputs = _x_conv1d_forward.begin(ctx_or_x, ctx, x, weight)
+        [x, weight] = inputs
+    v_x = call.put("x", 8, x, 3)
+    call.put("weight", 104, weight)
+    if bias is not None:
+        call.put("bias", 200, bias)
+    v_state_in = None
+    if state_in is not None:
+        v_state_in = call.put("state_in", 296, state_in, 3)
+    if start is not None:
+        call.put("start", 680, start)
+    if len is not None:
+        call.put("len", 776, len)
+    if state_row is not None:
+        call.put("state_row", 872, state_row)
+    if state_out_row is not None:
+        call.put("state_out_row", 968, state_out_row)
+    if output_from is not None:
+        call.put("output_from", 1064, output_from)
+    if snapshot_row is not None:
+        call.put("snapshot_row", 1160, snapshot_row)
+    if y is not None:
+        y = None if y is False else call.out("y", 392, y, v_x[2], v_x[1])
+    if state_out is not None:
+        state_out = None if state_out is False else call.out("state_out", 488, state_out, lambda:
+            (call.size("slots_out", slots_out), v_x[2][2], call.size("tail", tail, (v_state_in, 2,
+            0))), v_x[1])
+    if snapshot is not None:
+        snapshot = None if snapshot is False else call.out("snapshot", 584, snapshot, lambda:
+            (call.size("snapshots", snapshots), v_x[2][2], call.size("tail", tail, (v_state_in, 2,
+            0))), v_x[1])
+    if token_max:
+        call.scalar("q", 1256, token_max, "token_max")
+    if snapshot_every:
+        call.scalar("q", 1264, snapshot_every, "snapshot_every")
+    if activation:
+        call.enum(1272, activation, "activation", Conv1dActivation)
+    return call.run(y, state_out, snapshot)
+
+
+def conv1d_backward(ctx_or_x=None, /, x=None, weight=None, dy=None, *, ctx=None, dx=None,
+                    dweight=None, dbias=None, dstate_in=None, bias=None, state_in=None,
+                    dstate_out=None, start=None, len=None, state_row=None, output_from=None, r=None,
+                    tail=None, token_max=0, activation=0):
+    """Gradients of x_conv1d_forward from dy and from the gradient of each sequence's last state.  Each
+    output is optional: absent = not computed.  With dz_t = dy_t act'(z_t), 0 before output_from and
+    past the last token:
+
+      dx_t = sum_u weight[u] dz_(t + T - 1 - u), and dstate_out where the last state has token t
+      dstate_in = the same of the tokens before the first
+      dweight[u] = sum_t dz_t x_(t - (T - 1) + u),  dbias = sum_t dz_t, over all sequences
+
+    dx is written in every row, 0 past len and where no sequence is.  States' gradients have a row
+    for each sequence, in the order of the call and not of the pool.  Their columns before the last
+    T - 1 are 0.  Sums have a fixed order: the same bits every run.
+
+    Example
+      dx, dweight = fovea.experimental.conv1d_backward(x, weight, dy)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      x: (b, s, f) f32 f16 bf16
+      weight: (f, taps) as x or f32
+      dy: (b, s, f) as x or f32
+
+    Outputs, new unless passed or False
+      dx: (b, s, f) as x
+      dweight: (f, taps) f32: a stride of 0 receives the sum over that dimension
+
+    Outputs on request, by True or an array
+      dbias: (f) f32: with or without bias
+      dstate_in: (r, f, tail) as x or f32: of the state that each sequence starts from, given or
+          zeros
+
+    Optional inputs
+      bias: (f) f32
+      state_in: (slots, f, tail) as x or f32
+      dstate_out: (r, f, tail) as x or f32: of each sequence's last state; absent: 0
+      start: (r+1) i32
+      len: (r) i32
+      state_row: (r) i32
+      output_from: (r) i32
+
+    r, tail: extents of new outputs that no input tells.
+
+    Numbers
+      token_max: 0: s
+      activation: "none", "silu"
+    """
+    if ctx_or_x.__class__ is Context and ctx is None:
+        call = Call(ctx_or_x, _x_conv1d_backward)
+    else:
+        call, inputs = _x_conv1d_backward.begin(ctx_or_x, ctx, x, weight, dy)
+        [x, weight, dy] = inputs
+    v_x = call.put("x", 8, x, 3)
+    v_weight = call.put("weight", 104, weight, 2)
+    v_bias = None
+    if bias is not None:
+        v_bias = call.put("bias", 200, bias, 1)
+    v_state_in = None
+    if state_in is not None:
+        v_state_in = call.put("state_in", 296, state_in, 3)
+    call.put("dy", 392, dy)
+    v_dstate_out = None
+    if dstate_out is not None:
+        v_dstate_out = call.put("dstate_out", 488, dstate_out, 3)
+    v_start = None
+    if start is not None:
+        v_start = call.put("start", 968, start, 1)
+    v_len = None
+    if len is not None:
+        v_len = call.put("len", 1064, len, 1)
+    v_state_row = None
+    if state_row is not None:
+        v_state_row = call.put("state_row", 1160, state_row, 1)
+    v_output_from = None
+    if output_from is not None:
+        v_output_from = call.put("output_from", 1256, output_from, 1)
+    dx = None if dx is False else call.out("dx", 584, dx, v_x[2], v_x[1])
+    dweight = None if dweight is False else call.out("dweight", 680, dweight, v_weight[2], 1)
+    if dbias is not None:
+        dbias = None if dbias is False else call.out("dbias", 776, dbias, lambda: call.twin("dbias",
+            "bias", v_bias), 1)
+    if dstate_in is not None:
+        dstate_in = None if dstate_in is False else call.out("dstate_in", 872, dstate_in, lambda:
+            (call.size("r", r, (v_dstate_out, 0, 0), (v_start, 0, 1), (v_len, 0, 0), (v_state_row,
+            0, 0), (v_output_from, 0, 0), (v_x, 0, 0)), v_x[2][2], call.size("tail", tail,
+            (v_state_in, 2, 0), (v_dstate_out, 2, 0))), v_x[1])
+    if token_max:
+        call.scalar("q", 1352, token_max, "token_max")
+    if activation:
+        call.enum(1360, activation, "activation", Conv1dActivation)
+    return call.run(dx, dweight, dbias, dstate_in)

@@ -9,6 +9,7 @@ from ._core import Context
 from ._types import A, Array, Float, Int, Output, Wanted
 from ._abi import XCacheRule as CacheRule
 from ._abi import XCompareMeasure as CompareMeasure
+from ._abi import XConv1dActivation as Conv1dActivation
 from ._abi import XGate as Gate
 from ._abi import XNormGateAct as NormGateAct
 from ._abi import XNormGateNorm as NormGateNorm
@@ -32,10 +33,10 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "select_token", "select_line", "select_heads", "indexed_forward", "pooled_forward",
            "probed_forward", "flex_forward", "nsa_forward", "nsa_backward", "infllm_forward",
            "project_forward", "project_backward", "graph_append", "select_graph", "graph_forward",
-           "lsh_append", "select_lsh", "lsh_forward", "CacheRule", "CompareMeasure", "Gate",
-           "NormGateAct", "NormGateNorm", "Pool", "ProbeReduce", "ProbedKind", "ProjectAct",
-           "SelectMeasure", "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope",
-           "SelectScore"]
+           "lsh_append", "select_lsh", "lsh_forward", "conv1d_forward", "conv1d_backward",
+           "CacheRule", "CompareMeasure", "Conv1dActivation", "Gate", "NormGateAct", "NormGateNorm",
+           "Pool", "ProbeReduce", "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise",
+           "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
 
 class _kl_jensen_shannon_forward(TypedDict, total=False):
     query_start: Array | None
@@ -2127,3 +2128,113 @@ def lsh_forward(q: Array, k: Array, v: Array, code_q: Array, bucket: Array, link
                 ctx: Context | None = ..., o: Output = ..., lse: Output = ..., index: Output = ...,
                 index_count: Output = ..., index_bias: Output = ...,
                 **fields: Unpack[_lsh_forward]) -> Any: ...
+
+class _conv1d_forward(TypedDict, total=False):
+    bias: Array | None
+    state_in: Array | None
+    start: Array | None
+    len: Array | None
+    state_row: Array | None
+    state_out_row: Array | None
+    output_from: Array | None
+    snapshot_row: Array | None
+    slots_out: Int | None
+    tail: Int | None
+    snapshots: Int | None
+    token_max: Int
+    snapshot_every: Int
+    activation: Literal["none", "silu"] | Conv1dActivation | Int
+
+@overload
+def conv1d_forward(ctx: Context | None, x: Array, weight: Array, *, y: None = ...,
+                   state_out: None = ..., snapshot: None = ...,
+                   **fields: Unpack[_conv1d_forward]) -> None: ...
+@overload
+def conv1d_forward(x: Array, weight: Array, *, ctx: Context | None = ..., y: None = ...,
+                   state_out: None = ..., snapshot: None = ...,
+                   **fields: Unpack[_conv1d_forward]) -> None: ...
+@overload
+def conv1d_forward(ctx: Context | None, x: A, weight: Array, *, y: Wanted, state_out: None = ...,
+                   snapshot: None = ..., **fields: Unpack[_conv1d_forward]) -> A: ...
+@overload
+def conv1d_forward(x: A, weight: Array, *, ctx: Context | None = ..., y: Wanted,
+                   state_out: None = ..., snapshot: None = ...,
+                   **fields: Unpack[_conv1d_forward]) -> A: ...
+@overload
+def conv1d_forward(ctx: Context | None, x: A, weight: Array, *, y: None = ..., state_out: Wanted,
+                   snapshot: None = ..., **fields: Unpack[_conv1d_forward]) -> A: ...
+@overload
+def conv1d_forward(x: A, weight: Array, *, ctx: Context | None = ..., y: None = ...,
+                   state_out: Wanted, snapshot: None = ...,
+                   **fields: Unpack[_conv1d_forward]) -> A: ...
+@overload
+def conv1d_forward(ctx: Context | None, x: A, weight: Array, *, y: None = ...,
+                   state_out: None = ..., snapshot: Wanted,
+                   **fields: Unpack[_conv1d_forward]) -> A: ...
+@overload
+def conv1d_forward(x: A, weight: Array, *, ctx: Context | None = ..., y: None = ...,
+                   state_out: None = ..., snapshot: Wanted,
+                   **fields: Unpack[_conv1d_forward]) -> A: ...
+@overload
+def conv1d_forward(ctx: Context | None, x: Array, weight: Array, *, y: Output = ...,
+                   state_out: Output = ..., snapshot: Output = ...,
+                   **fields: Unpack[_conv1d_forward]) -> Any: ...
+@overload
+def conv1d_forward(x: Array, weight: Array, *, ctx: Context | None = ..., y: Output = ...,
+                   state_out: Output = ..., snapshot: Output = ...,
+                   **fields: Unpack[_conv1d_forward]) -> Any: ...
+
+class _conv1d_backward(TypedDict, total=False):
+    bias: Array | None
+    state_in: Array | None
+    dstate_out: Array | None
+    start: Array | None
+    len: Array | None
+    state_row: Array | None
+    output_from: Array | None
+    r: Int | None
+    tail: Int | None
+    token_max: Int
+    activation: Literal["none", "silu"] | Conv1dActivation | Int
+
+@overload
+def conv1d_backward(ctx: Context | None, x: A, weight: Array, dy: Array, *, dx: Wanted | None = ...,
+                    dweight: Wanted | None = ..., dbias: None = ..., dstate_in: None = ...,
+                    **fields: Unpack[_conv1d_backward]) -> tuple[A, A]: ...
+@overload
+def conv1d_backward(x: A, weight: Array, dy: Array, *, ctx: Context | None = ...,
+                    dx: Wanted | None = ..., dweight: Wanted | None = ..., dbias: None = ...,
+                    dstate_in: None = ..., **fields: Unpack[_conv1d_backward]) -> tuple[A, A]: ...
+@overload
+def conv1d_backward(ctx: Context | None, x: A, weight: Array, dy: Array, *, dx: Wanted | None = ...,
+                    dweight: Wanted | None = ..., dbias: Wanted, dstate_in: None = ...,
+                    **fields: Unpack[_conv1d_backward]) -> tuple[A, A, A]: ...
+@overload
+def conv1d_backward(x: A, weight: Array, dy: Array, *, ctx: Context | None = ...,
+                    dx: Wanted | None = ..., dweight: Wanted | None = ..., dbias: Wanted,
+                    dstate_in: None = ..., **fields: Unpack[_conv1d_backward]) -> tuple[A, A,
+                    A]: ...
+@overload
+def conv1d_backward(ctx: Context | None, x: A, weight: Array, dy: Array, *, dx: Wanted | None = ...,
+                    dweight: Wanted | None = ..., dbias: None = ..., dstate_in: Wanted,
+                    **fields: Unpack[_conv1d_backward]) -> tuple[A, A, A]: ...
+@overload
+def conv1d_backward(x: A, weight: Array, dy: Array, *, ctx: Context | None = ...,
+                    dx: Wanted | None = ..., dweight: Wanted | None = ..., dbias: None = ...,
+                    dstate_in: Wanted, **fields: Unpack[_conv1d_backward]) -> tuple[A, A, A]: ...
+@overload
+def conv1d_backward(ctx: Context | None, x: A, weight: Array, dy: Array, *, dx: Wanted | None = ...,
+                    dweight: Wanted | None = ..., dbias: Wanted, dstate_in: Wanted,
+                    **fields: Unpack[_conv1d_backward]) -> tuple[A, A, A, A]: ...
+@overload
+def conv1d_backward(x: A, weight: Array, dy: Array, *, ctx: Context | None = ...,
+                    dx: Wanted | None = ..., dweight: Wanted | None = ..., dbias: Wanted,
+                    dstate_in: Wanted, **fields: Unpack[_conv1d_backward]) -> tuple[A, A, A, A]: ...
+@overload
+def conv1d_backward(ctx: Context | None, x: Array, weight: Array, dy: Array, *, dx: Output = ...,
+                    dweight: Output = ..., dbias: Output = ..., dstate_in: Output = ...,
+                    **fields: Unpack[_conv1d_backward]) -> Any: ...
+@overload
+def conv1d_backward(x: Array, weight: Array, dy: Array, *, ctx: Context | None = ...,
+                    dx: Output = ..., dweight: Output = ..., dbias: Output = ...,
+                    dstate_in: Output = ..., **fields: Unpack[_conv1d_backward]) -> Any: ...

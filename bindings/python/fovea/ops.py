@@ -76,6 +76,8 @@ _x_graph_forward = Op("x_graph_forward", _abi.XGraphForwardParams)
 _x_lsh_append = Op("x_lsh_append", _abi.XLshAppendParams)
 _x_select_lsh = Op("x_select_lsh", _abi.XSelectLshParams)
 _x_lsh_forward = Op("x_lsh_forward", _abi.XLshForwardParams)
+_x_conv1d_forward = Op("x_conv1d_forward", _abi.XConv1dForwardParams)
+_x_conv1d_backward = Op("x_conv1d_backward", _abi.XConv1dBackwardParams)
 
 
 def attention_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,

@@ -11,6 +11,7 @@
 #include "indexed.h"
 #include "infllm.h"
 #include "kl.h"
+#include "linear.h"
 #include "lsh.h"
 #include "multi_token.h"
 #include "norm.h"
@@ -66,7 +67,9 @@
   X(x_graph_forward) \
   X(x_lsh_append) \
   X(x_select_lsh) \
-  X(x_lsh_forward)
+  X(x_lsh_forward) \
+  X(x_conv1d_forward) \
+  X(x_conv1d_backward)
 
 namespace fovea {
 FOVEA_CPP_OPERATIONS_EXPERIMENTAL(FOVEA_CPP_OPERATION)

@@ -157,6 +157,11 @@ const FOVEA_X_PROJECT_ACT_SILU = Int32(1)
 const FOVEA_X_PROJECT_ACT_GELU = Int32(2)
 const X_PROJECT_ACT = (none=FOVEA_X_PROJECT_ACT_NONE, silu=FOVEA_X_PROJECT_ACT_SILU, gelu=FOVEA_X_PROJECT_ACT_GELU)
 
+# What is applied to each sum of a convolution.
+const FOVEA_X_CONV1D_ACTIVATION_NONE = Int32(0)
+const FOVEA_X_CONV1D_ACTIVATION_SILU = Int32(1)
+const X_CONV1D_ACTIVATION = (none=FOVEA_X_CONV1D_ACTIVATION_NONE, silu=FOVEA_X_CONV1D_ACTIVATION_SILU)
+
 # Parts of a row of y, bits of `want`.  Those of the first four that are wanted stand side by
 const FOVEA_X_SUMMARY_MAX = Int32(1)
 const FOVEA_X_SUMMARY_MIN = Int32(2)
@@ -1613,6 +1618,50 @@ struct XLshForwardParams
     bits::Int32
 end
 
+# fovea_x_conv1d_forward_params
+struct XConv1dForwardParams
+    struct_size::Csize_t
+    x::Tensor
+    weight::Tensor
+    bias::Tensor
+    state_in::Tensor
+    y::Tensor
+    state_out::Tensor
+    snapshot::Tensor
+    start::Tensor
+    len::Tensor
+    state_row::Tensor
+    state_out_row::Tensor
+    output_from::Tensor
+    snapshot_row::Tensor
+    token_max::Int64
+    snapshot_every::Int64
+    activation::Int32
+    reserved::Int32
+end
+
+# fovea_x_conv1d_backward_params
+struct XConv1dBackwardParams
+    struct_size::Csize_t
+    x::Tensor
+    weight::Tensor
+    bias::Tensor
+    state_in::Tensor
+    dy::Tensor
+    dstate_out::Tensor
+    dx::Tensor
+    dweight::Tensor
+    dbias::Tensor
+    dstate_in::Tensor
+    start::Tensor
+    len::Tensor
+    state_row::Tensor
+    output_from::Tensor
+    token_max::Int64
+    activation::Int32
+    reserved::Int32
+end
+
 # fovea_x_recipe
 struct XRecipe
     struct_size::Csize_t
@@ -2308,6 +2357,22 @@ fovea_x_lsh_forward_workspace(ctx, params, bytes) =
 const _fovea_x_lsh_forward = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_lsh_forward(ctx, params) =
     ccall(symbol(_fovea_x_lsh_forward, :fovea_x_lsh_forward), Int32, (Ptr{Cvoid}, Ref{XLshForwardParams}), ctx, params)
+
+const _fovea_x_conv1d_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_conv1d_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_conv1d_forward_workspace, :fovea_x_conv1d_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XConv1dForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_conv1d_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_conv1d_forward(ctx, params) =
+    ccall(symbol(_fovea_x_conv1d_forward, :fovea_x_conv1d_forward), Int32, (Ptr{Cvoid}, Ref{XConv1dForwardParams}), ctx, params)
+
+const _fovea_x_conv1d_backward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_conv1d_backward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_conv1d_backward_workspace, :fovea_x_conv1d_backward_workspace), Int32, (Ptr{Cvoid}, Ref{XConv1dBackwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_conv1d_backward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_conv1d_backward(ctx, params) =
+    ccall(symbol(_fovea_x_conv1d_backward, :fovea_x_conv1d_backward), Int32, (Ptr{Cvoid}, Ref{XConv1dBackwardParams}), ctx, params)
 
 const _fovea_x_recipe_count = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_recipe_count() =

@@ -56,6 +56,8 @@ const LAYOUT = [
     (Fovea.XLshAppendParams, 488, [:struct_size => 0, :code => 8, :bucket => 104, :link => 200, :query_len => 296, :old_len => 392]),
     (Fovea.XSelectLshParams, 984, [:struct_size => 0, :code_q => 8, :bucket => 104, :link => 200, :q => 296, :k => 392, :query_len => 488, :key_len => 584, :index => 680, :index_count => 776, :index_bias => 872, :min_match => 968, :bits => 976, :reserved => 980]),
     (Fovea.XLshForwardParams, 1280, [:struct_size => 0, :q => 8, :k => 104, :v => 200, :o => 296, :lse => 392, :code_q => 488, :bucket => 584, :link => 680, :query_len => 776, :key_len => 872, :index => 968, :index_count => 1064, :index_bias => 1160, :max_keys => 1256, :min_match => 1264, :scale => 1272, :bits => 1276]),
+    (Fovea.XConv1dForwardParams, 1280, [:struct_size => 0, :x => 8, :weight => 104, :bias => 200, :state_in => 296, :y => 392, :state_out => 488, :snapshot => 584, :start => 680, :len => 776, :state_row => 872, :state_out_row => 968, :output_from => 1064, :snapshot_row => 1160, :token_max => 1256, :snapshot_every => 1264, :activation => 1272, :reserved => 1276]),
+    (Fovea.XConv1dBackwardParams, 1368, [:struct_size => 0, :x => 8, :weight => 104, :bias => 200, :state_in => 296, :dy => 392, :dstate_out => 488, :dx => 584, :dweight => 680, :dbias => 776, :dstate_in => 872, :start => 968, :len => 1064, :state_row => 1160, :output_from => 1256, :token_max => 1352, :activation => 1360, :reserved => 1364]),
     (Fovea.XRecipe, 80, [:struct_size => 0, :name => 8, :title => 16, :paper => 24, :operation => 32, :backward => 40, :numbers => 48, :needs => 56, :words => 64, :year => 72]),
     (Fovea.XPoolForwardParams, 1496, [:struct_size => 0, :x => 8, :y => 104, :similar => 200, :dissimilar => 296, :similar_least => 392, :rank_score => 488, :gate => 584, :bias => 680, :previous => 776, :key_begin => 872, :key_start => 968, :key_len => 1064, :old_len => 1160, :page_table => 1256, :cache_row => 1352, :key_max => 1448, :block => 1456, :step => 1464, :ranked => 1472, :want => 1480, :complete => 1484, :overlap => 1488, :reserved => 1492]),
     (Fovea.XPoolBackwardParams, 1008, [:struct_size => 0, :x => 8, :dy => 104, :gate => 200, :bias => 296, :key_begin => 392, :key_start => 488, :key_len => 584, :dx => 680, :dgate => 776, :dbias => 872, :key_max => 968, :block => 976, :step => 984, :want => 992, :complete => 996, :overlap => 1000, :reserved => 1004]),
@@ -127,4 +129,6 @@ const OPS = [
     ("x_lsh_append", Fovea.x_lsh_append!, (:bucket, :link, :code)),
     ("x_select_lsh", Fovea.x_select_lsh, (:code_q, :bucket, :link)),
     ("x_lsh_forward", Fovea.x_lsh_forward, (:q, :k, :v, :code_q, :bucket, :link)),
+    ("x_conv1d_forward", Fovea.x_conv1d_forward, (:x, :weight)),
+    ("x_conv1d_backward", Fovea.x_conv1d_backward, (:x, :weight, :dy)),
 ]

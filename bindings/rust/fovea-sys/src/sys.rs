@@ -238,6 +238,13 @@ c_enum! {
 }
 
 c_enum! {
+    /// What is applied to each sum of a convolution.
+    fovea_x_conv1d_activation;
+    FOVEA_X_CONV1D_ACTIVATION_NONE: NONE = 0, "z";
+    FOVEA_X_CONV1D_ACTIVATION_SILU: SILU = 1, "z / (1 + exp(-z))";
+}
+
+c_enum! {
     /// ```text
     /// Parts of a row of y, bits of `want`.  Those of the first four that are wanted stand side by
     /// side, in the order of their bits; each of the others stands alone.
@@ -2455,6 +2462,77 @@ c_struct! {
 }
 
 c_struct! {
+    /// ```text
+    /// Short causal convolution of each channel by itself, with state.  For token t of a sequence and
+    /// channel c, with T = taps:
+    ///
+    ///   z_tc = bias_c + sum_u weight[c, u] x[t - (T - 1) + u, c]
+    ///   y_tc = act(z_tc)
+    ///
+    /// Tokens before the first stand in the last T - 1 columns of the state, oldest first; without a
+    /// state they are 0.  Earlier columns are neither read nor written.  States hold x itself, so any
+    /// cut of a sequence gives the same bits.  At least one of y, state_out and snapshot is given.
+    ///
+    /// Limits: none on channels and taps; every valid call has one kernel on the host and one on CUDA.
+    /// CUDA reads 16 bytes at once where f, strides and addresses allow and taps are 2 .. 4.
+    /// ```
+    fovea_x_conv1d_forward_params: 1280 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_conv1d_forward_params)";
+    x: fovea_tensor = 8, "`(b, s, f)` f32 f16 bf16";
+    weight: fovea_tensor = 104, "`(f, taps)` as x or f32: the last tap is the token's own";
+    bias: fovea_tensor = 200, "`(f)` f32: absent: 0";
+    state_in: fovea_tensor = 296, "`(slots, f, tail)` as x or f32: absent: zeros";
+    y: fovea_tensor = 392, "`(b, s, f)` as x or f32";
+    state_out: fovea_tensor = 488, "`(slots_out, f, tail)` as x or f32: may be state_in";
+    snapshot: fovea_tensor = 584, "`(snapshots, f, tail)` as x or f32: needs snapshot_row; may be state_out";
+    start: fovea_tensor = 680, "`(r+1)` i32: first packed token of each sequence, ascending from 0; then b = 1";
+    len: fovea_tensor = 776, "`(r)` i32: tokens in use, at most s or the packed extent";
+    state_row: fovea_tensor = 872, "`(r)` i32";
+    state_out_row: fovea_tensor = 968, "`(r)` i32";
+    output_from: fovea_tensor = 1064, "`(r)` i32: absent: 0";
+    snapshot_row: fovea_tensor = 1160, "`(r, n)` i32";
+    token_max: i64 = 1256, "0: s";
+    snapshot_every: i64 = 1264, r"tokens between snapshots, \>= 1 with snapshot";
+    activation: i32 = 1272, "The fovea_x_conv1d_activation.";
+    reserved: i32 = 1276, "0";
+}
+
+c_struct! {
+    /// ```text
+    /// Gradients of x_conv1d_forward from dy and from the gradient of each sequence's last state.  Each
+    /// output is optional: absent = not computed.  With dz_t = dy_t act'(z_t), 0 before output_from and
+    /// past the last token:
+    ///
+    ///   dx_t = sum_u weight[u] dz_(t + T - 1 - u), and dstate_out where the last state has token t
+    ///   dstate_in = the same of the tokens before the first
+    ///   dweight[u] = sum_t dz_t x_(t - (T - 1) + u),  dbias = sum_t dz_t, over all sequences
+    ///
+    /// dx is written in every row, 0 past len and where no sequence is.  States' gradients have a row
+    /// for each sequence, in the order of the call and not of the pool.  Their columns before the last
+    /// T - 1 are 0.  Sums have a fixed order: the same bits every run.
+    /// ```
+    fovea_x_conv1d_backward_params: 1368 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_conv1d_backward_params)";
+    x: fovea_tensor = 8, "`(b, s, f)` f32 f16 bf16";
+    weight: fovea_tensor = 104, "`(f, taps)` as x or f32";
+    bias: fovea_tensor = 200, "`(f)` f32";
+    state_in: fovea_tensor = 296, "`(slots, f, tail)` as x or f32";
+    dy: fovea_tensor = 392, "`(b, s, f)` as x or f32";
+    dstate_out: fovea_tensor = 488, "`(r, f, tail)` as x or f32: of each sequence's last state; absent: 0";
+    dx: fovea_tensor = 584, "`(b, s, f)` as x";
+    dweight: fovea_tensor = 680, "`(f, taps)` f32: a stride of 0 receives the sum over that dimension";
+    dbias: fovea_tensor = 776, "`(f)` f32: with or without bias";
+    dstate_in: fovea_tensor = 872, "`(r, f, tail)` as x or f32: of the state that each sequence starts from, given or zeros";
+    start: fovea_tensor = 968, "`(r+1)` i32";
+    len: fovea_tensor = 1064, "`(r)` i32";
+    state_row: fovea_tensor = 1160, "`(r)` i32";
+    output_from: fovea_tensor = 1256, "`(r)` i32";
+    token_max: i64 = 1352, "0: s";
+    activation: i32 = 1360, "The fovea_x_conv1d_activation.";
+    reserved: i32 = 1364, "0";
+}
+
+c_struct! {
     /// A method.  Every text is static and never NULL; "" where there is none.
     fovea_x_recipe: 80 bytes;
     struct_size: usize = 0, "sizeof(fovea_x_recipe), set by the caller";
@@ -2934,5 +3012,7 @@ functions! {
         x_lsh_append: fovea_x_lsh_append_params, fovea_x_lsh_append, fovea_x_lsh_append_workspace;
         x_select_lsh: fovea_x_select_lsh_params, fovea_x_select_lsh, fovea_x_select_lsh_workspace;
         x_lsh_forward: fovea_x_lsh_forward_params, fovea_x_lsh_forward, fovea_x_lsh_forward_workspace;
+        x_conv1d_forward: fovea_x_conv1d_forward_params, fovea_x_conv1d_forward, fovea_x_conv1d_forward_workspace;
+        x_conv1d_backward: fovea_x_conv1d_backward_params, fovea_x_conv1d_backward, fovea_x_conv1d_backward_workspace;
     }
 }

@@ -15,6 +15,7 @@ pub use crate::sys::fovea_scaling as Scaling;
 pub(crate) mod experimental {
     pub use crate::sys::fovea_x_cache_rule as XCacheRule;
     pub use crate::sys::fovea_x_compare_measure as XCompareMeasure;
+    pub use crate::sys::fovea_x_conv1d_activation as XConv1dActivation;
     pub use crate::sys::fovea_x_gate as XGate;
     pub use crate::sys::fovea_x_norm_gate_act as XNormGateAct;
     pub use crate::sys::fovea_x_norm_gate_norm as XNormGateNorm;

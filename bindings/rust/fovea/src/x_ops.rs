@@ -1996,3 +1996,78 @@ op! {
         bits set_bits: i32, "of a code: buckets = 2^bits; 0: as buckets has it";
     }
 }
+
+op! {
+    /// ```text
+    /// Short causal convolution of each channel by itself, with state.  For token t of a sequence and
+    /// channel c, with T = taps:
+    ///
+    ///   z_tc = bias_c + sum_u weight[c, u] x[t - (T - 1) + u, c]
+    ///   y_tc = act(z_tc)
+    ///
+    /// Tokens before the first stand in the last T - 1 columns of the state, oldest first; without a
+    /// state they are 0.  Earlier columns are neither read nor written.  States hold x itself, so any
+    /// cut of a sequence gives the same bits.  At least one of y, state_out and snapshot is given.
+    ///
+    /// Limits: none on channels and taps; every valid call has one kernel on the host and one on CUDA.
+    /// CUDA reads 16 bytes at once where f, strides and addresses allow and taps are 2 .. 4.
+    /// ```
+    XConv1dForward(x_conv1d_forward: fovea_x_conv1d_forward_params, fovea_x_conv1d_forward, fovea_x_conv1d_forward_workspace)
+    new {
+        x set_x: in, "`(b, s, f)` f32 f16 bf16";
+        weight set_weight: in, "`(f, taps)` as x or f32: the last tap is the token's own";
+    }
+    may {
+        bias set_bias: in, "`(f)` f32: absent: 0";
+        state_in set_state_in: in, "`(slots, f, tail)` as x or f32: absent: zeros";
+        y set_y: out, "`(b, s, f)` as x or f32";
+        state_out set_state_out: out, "`(slots_out, f, tail)` as x or f32: may be state_in";
+        snapshot set_snapshot: out, "`(snapshots, f, tail)` as x or f32: needs snapshot_row; may be state_out";
+        start set_start: in, "`(r+1)` i32: first packed token of each sequence, ascending from 0; then b = 1";
+        len set_len: in, "`(r)` i32: tokens in use, at most s or the packed extent";
+        state_row set_state_row: in, "`(r)` i32";
+        state_out_row set_state_out_row: in, "`(r)` i32";
+        output_from set_output_from: in, "`(r)` i32: absent: 0";
+        snapshot_row set_snapshot_row: in, "`(r, n)` i32";
+        token_max set_token_max: i64, "0: s";
+        snapshot_every set_snapshot_every: i64, r"tokens between snapshots, \>= 1 with snapshot";
+        activation set_activation: enum XConv1dActivation, "The fovea_x_conv1d_activation.";
+    }
+}
+
+op! {
+    /// ```text
+    /// Gradients of x_conv1d_forward from dy and from the gradient of each sequence's last state.  Each
+    /// output is optional: absent = not computed.  With dz_t = dy_t act'(z_t), 0 before output_from and
+    /// past the last token:
+    ///
+    ///   dx_t = sum_u weight[u] dz_(t + T - 1 - u), and dstate_out where the last state has token t
+    ///   dstate_in = the same of the tokens before the first
+    ///   dweight[u] = sum_t dz_t x_(t - (T - 1) + u),  dbias = sum_t dz_t, over all sequences
+    ///
+    /// dx is written in every row, 0 past len and where no sequence is.  States' gradients have a row
+    /// for each sequence, in the order of the call and not of the pool.  Their columns before the last
+    /// T - 1 are 0.  Sums have a fixed order: the same bits every run.
+    /// ```
+    XConv1dBackward(x_conv1d_backward: fovea_x_conv1d_backward_params, fovea_x_conv1d_backward, fovea_x_conv1d_backward_workspace)
+    new {
+        x set_x: in, "`(b, s, f)` f32 f16 bf16";
+        weight set_weight: in, "`(f, taps)` as x or f32";
+        dy set_dy: in, "`(b, s, f)` as x or f32";
+    }
+    may {
+        bias set_bias: in, "`(f)` f32";
+        state_in set_state_in: in, "`(slots, f, tail)` as x or f32";
+        dstate_out set_dstate_out: in, "`(r, f, tail)` as x or f32: of each sequence's last state; absent: 0";
+        dx set_dx: out, "`(b, s, f)` as x";
+        dweight set_dweight: out, "`(f, taps)` f32: a stride of 0 receives the sum over that dimension";
+        dbias set_dbias: out, "`(f)` f32: with or without bias";
+        dstate_in set_dstate_in: out, "`(r, f, tail)` as x or f32: of the state that each sequence starts from, given or zeros";
+        start set_start: in, "`(r+1)` i32";
+        len set_len: in, "`(r)` i32";
+        state_row set_state_row: in, "`(r)` i32";
+        output_from set_output_from: in, "`(r)` i32";
+        token_max set_token_max: i64, "0: s";
+        activation set_activation: enum XConv1dActivation, "The fovea_x_conv1d_activation.";
+    }
+}

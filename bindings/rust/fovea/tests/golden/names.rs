@@ -64,5 +64,7 @@ names! {
         x_lsh_append
         x_select_lsh
         x_lsh_forward
+        x_conv1d_forward
+        x_conv1d_backward
     }
 }
