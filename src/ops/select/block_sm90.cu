@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which calls of x_select_block the Hopper kernel takes, and their launches: for a chunk of list
-// rows the scores of all their columns (block_sums_sm90.cuh), then their lists
-// (block_list_sm80.cuh).
+// Which calls of x_select_block the Hopper kernel takes, and their launches: what each list row
+// sees, then for a chunk of list rows the scores of the columns that they see
+// (block_sums_sm90.cuh) and their lists (block_list_sm80.cuh).
 #include <algorithm>
 #include <vector>
 
 #include "core/dtype.h"
 #include "core/reasons.h"
 #include "cuda/loop/hopper.h"
+#include "cuda/tile/order.cuh"
 #include "ops/select/block_sums.cuh"
 
 namespace fovea {
 namespace cuda {
 namespace {
 
-constexpr int64_t kChunkBytes = int64_t{60} << 20;
+constexpr int64_t kChunkBytes = int64_t{120} << 20;
 constexpr int64_t kUnitsMost = 4096;  // of a chunk: each block counts their tiles
 constexpr int64_t kUnitSums = 256;    // rows x heads
 
@@ -52,9 +53,22 @@ Text refuses(const Context& ctx, const SelectBlock& a) {
   return "";
 }
 
+constexpr int kSeenThreads = 256;
+
+// Once a call: the scores' producer has no time for find_row()'s divisions in each work unit.
+__global__ void seen_kernel(const __grid_constant__ SelectBlock a, int32_t* seen) {
+  pdl_wait();
+  pdl_trigger();
+  const int64_t row = int64_t{blockIdx.x} * kSeenThreads + threadIdx.x;
+  if (row >= a.b * a.n) return;
+  RowSpan at;
+  seen[row] = find_row(a, row / a.n, row % a.n, at) ? at.seen : 0;
+}
+
 struct BlockSumsSlots90 {
   BlockSums90 call{};
   Slot<float> score;
+  Slot<int32_t> seen;
   int64_t batches, rows;  // of a chunk
 
   explicit BlockSumsSlots90(const SelectBlock& a) {
@@ -76,7 +90,9 @@ void run(Context& ctx, const BlockSumsSlots90& slots, const BlockSumsInstance90&
          const BlockSumsMaps90& maps, void* base) {
   BlockSums90 call = slots.call;
   const SelectBlock& a = call.x.a;
-  call.x.score = slots.score.at(base);
+  call.x.score = slots.score.at(base), call.seen = slots.seen.at(base);
+  launch_pdl<seen_kernel>(ctx, "x_select_block", ceil_div(a.b * a.n, kSeenThreads), kSeenThreads, 0,
+                          a, call.seen);
   for (int64_t b0 = 0; b0 < a.b; b0 += slots.batches)
     for (int64_t n0 = 0; n0 < a.n; n0 += slots.rows) {
       call.chunk = {b0, std::min(a.b - b0, slots.batches), n0, std::min(a.n - n0, slots.rows)};
@@ -102,6 +118,7 @@ Text offer(const Context& ctx, const SelectBlock& a, Plan& plan) {
   BlockSumsSlots90 slots(a);
   slots.score =
       plan.workspace.add<float>(slots.batches, slots.rows, slots.call.x.lines, slots.call.x.pitch);
+  slots.seen = plan.workspace.add<int32_t>(a.b, a.n);
   plan.kernel += Text(".") + dtype_name(a.row_dtype) + ".d" + Text::number(row->width) + ".h" +
                  Text::number(row->heads);
   plan.launch = [=](Context& run_on, void* base) { run(run_on, slots, *row, maps, base); };

@@ -13,6 +13,7 @@ struct BlockSums90 {
   SelectProduct x;
   SelectChunk chunk;
   int32_t groups, units;
+  int32_t* seen;  // (b, n): columns that a list row sees
 };
 
 struct BlockSumsMaps90 {

@@ -1,20 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scores of x_select_block on Hopper, of rows whose lse is given (NSA):
 //   score(i, c) = sum_n exp(min(scale <row(i, n), column(c)> - row_lse(i, n), 0))
-// over the query heads n of a list head, or their mean; -inf where the row does not see column c.
+// over the query heads n of a list head, or their mean; -inf where a product is not a number or
+// -inf.  Columns that row i does not see are not written.
 //   A tile is 128 columns of u x 256 (row, head), head fastest.  A work unit is a group of
 //   256 / Heads list rows under a list head.  Its rows stay in shared memory while columns pass.
 //   A block takes a run of the chunk's tiles, in the order of units and columns; runs are of one
-//   length.  Warp 0 of warpgroup 0 is the producer.  The two consumer warpgroups own 64 columns
-//   each (score_product_sm90.cuh).
-// Shared memory: two tiles of rows, three or four of columns, and what the rows of a unit see.
+//   length.  Warp 0 of warpgroup 0 is the producer, which also loads a unit's lse.
+//   Consumer warpgroup w owns columns 64 (w % 2) .. + 63 of a tile, which are wgmma's rows, and
+//   half w / 2 of the unit's rows.  So the heads of a score lie in a thread and its three
+//   neighbours.  The four take turns at the tensor cores: sums of three run under a product.
+// Shared memory: two units and their tiles of rows, three or four tiles of columns.
 //
-//   barrier          arrives                    waits             guards
-//   q_full, k_full   TMA's bytes                consumer          a stage of rows, of columns
-//   q_empty, k_empty a lane of each of 8 warps  producer          the same stage
-//   named 1 + n      warpgroup n                warpgroup n       what its unit's rows see
-//   named 3 + n      the other warpgroup        warpgroup n       ping-pong: its turn to multiply
+//   barrier       arrives                     waits            guards
+//   q_full        the producer, TMA's bytes   consumers        a unit and its rows
+//   k_full        TMA's bytes                 consumers        a stage of columns
+//   q_empty       a lane of each of 16 warps  producer         a unit and its rows
+//   k_empty       a lane of each of 16 warps  producer         a stage of columns
+//   named 1 + w   the warpgroup before w      warpgroup w      its turn to multiply
 #pragma once
+#include <climits>
+
 #include "cuda/block/softmax.cuh"
 #include "cuda/launch.h"
 #include "cuda/tile/order.cuh"
@@ -23,16 +29,23 @@
 
 namespace fovea::cuda {
 
-// A warpgroup's unit, in shared memory.
+// Of no row, and of what is not finite: all scores are 0.  Exponents stay finite.
+constexpr float kNoLse = 0x1p100f;
+
+// A unit in shared memory.
 template <int Rows>
 struct BlockSumsUnit90 {
+  int64_t to;      // its first score
+  int tile, last;  // the run's tiles of it
   int seen[Rows];
   // In powers of two; of lane t of four: heads 16 n + 2 t, + 1, + 8, + 9 of a row.
   alignas(16) float4 lse[Rows][kTokenSums / Rows / 16][4];
 };
 
 template <int Dtype, int D, int Heads>
-struct BlockSumsShape90 : ScoreShape90<Dtype, D, Heads, BlockSumsUnit90> {};
+struct BlockSumsShape90 : ScoreShape90<Dtype, D, Heads, BlockSumsUnit90> {
+  static constexpr int warps = 16, threads = 640, producer_regs = 56, consumer_regs = 104;
+};
 
 // ---- which tiles a block owns
 
@@ -49,8 +62,10 @@ __device__ __forceinline__ BlockSumsAt90 unit_at(const BlockSums90& call, int un
 }
 // Columns that row `row` of the chunk sees; 0 where there is no such row.
 __device__ __forceinline__ int seen_by(const BlockSums90& call, int batch, int row) {
-  RowSpan at;
-  return find_row(call.x.a, call.chunk.b0 + batch, call.chunk.n0 + row, at) ? at.seen : 0;
+  return call.seen[(call.chunk.b0 + batch) * call.x.a.n + call.chunk.n0 + row];
+}
+__device__ __forceinline__ int tiles_up(int seen) {
+  return (seen + kTokenKeys - 1) / kTokenKeys;
 }
 // Tiles that a unit's rows see: its last row sees most.
 template <int Rows>
@@ -59,69 +74,87 @@ __device__ __forceinline__ int tiles_of(const BlockSums90& call, int unit) {
   int seen = 0;
 #pragma unroll 1
   for (int i = at.rows - 1; i >= 0 && !seen; --i) seen = seen_by(call, at.batch, at.row + i);
-  return (seen + kTokenKeys - 1) / kTokenKeys;
+  return tiles_up(seen);
 }
-
-// The units of a run, and of each the tiles [tile, last).
-template <int Rows>
-struct BlockSumsWalk90 {
-  const BlockSums90& call;
-  int unit, tile, last;
-  int64_t left;
-  BlockSumsAt90 at;
-
-  __device__ BlockSumsWalk90(const BlockSums90& call, const TokenSpan90& span)
-      : call(call), unit(span.unit), tile(span.tile), last(0), left(span.tiles), at{} {}
-  // False: there is no unit left that has tiles of the run.
-  __device__ __forceinline__ bool open() {
-#pragma unroll 1
-    for (; left > 0 && unit < call.units; ++unit, tile = 0) {
-      const int tiles = tiles_of<Rows>(call, unit);
-      if (tile >= tiles) continue;
-      at = unit_at<Rows>(call, unit);
-      last = static_cast<int>(tile + left < tiles ? tile + left : tiles);
-      return true;
-    }
-    return false;
-  }
-  __device__ void close() {
-    left -= last - tile, tile = 0, ++unit;
-  }
-};
 
 // ---- the producer, a warp
 
+// Of a unit: lane i has what row i sees, and lse of rows and heads.
+template <class Shape>
+struct BlockSumsLane90 {
+  static constexpr int Rows = Shape::Rows, Heads = Shape::Heads;
+  int seen;
+  float lse[kTokenSums / 32];
+
+  __device__ __forceinline__ BlockSumsLane90(const BlockSums90& call, const BlockSumsAt90& at) {
+    const SelectBlock& a = call.x.a;
+    const int lane = threadIdx.x % 32, i = lane % Rows, n = at.list * Heads + lane / Rows;
+    seen = lane < at.rows ? seen_by(call, at.batch, at.row + lane) : 0;
+#pragma unroll
+    for (int m = 0; m < kTokenSums / 32; ++m) {
+      lse[m] = kNoLse;
+      if (i >= at.rows) continue;
+      const float x =
+          *a.row_lse.at(call.chunk.b0 + at.batch, n + m * (32 / Rows), call.chunk.n0 + at.row + i) *
+          kLog2E;
+      if (x > -INFINITY && x < INFINITY) lse[m] = x;
+    }
+  }
+  __device__ __forceinline__ void store(typename Shape::Unit& unit) const {
+    const int lane = threadIdx.x % 32;
+    if (lane < Rows) unit.seen[lane] = seen;
+#pragma unroll
+    for (int m = 0; m < kTokenSums / 32; ++m) {
+      const int n = lane / Rows + m * (32 / Rows);
+      (&unit.lse[lane % Rows][n / 16][n % 8 / 2].x)[n % 16 / 8 * 2 + n % 2] = lse[m];
+    }
+  }
+};
+
 template <class Shape>
 __device__ __forceinline__ void copy_summaries(const BlockSums90& call, const BlockSumsMaps90& maps,
-                                               const TokenSpan90& span, TokenRings90<Shape> rings) {
+                                               TokenSpan90 span, typename Shape::Unit* units,
+                                               TokenRings90<Shape> rings) {
   using TileQ = typename Shape::TileQ;
   using TileK = typename Shape::TileK;
   const int lane = threadIdx.x % 32;
-  const int heads = static_cast<int>(call.x.a.h / call.x.a.g);  // of a column head
-  BlockSumsWalk90<Shape::Rows> walk(call, span);
 #pragma unroll 1
-  for (; walk.open(); walk.close()) {
-    const int batch = static_cast<int>(call.chunk.b0) + walk.at.batch;
-    const int first_head = walk.at.list * Shape::Heads;
+  for (; span.tiles > 0 && span.unit < call.units; ++span.unit, span.tile = 0) {
+    const BlockSumsAt90 at = unit_at<Shape::Rows>(call, span.unit);
+    const BlockSumsLane90<Shape> own(call, at);
+    const int tiles = tiles_up(__reduce_max_sync(~0u, own.seen));
+    if (span.tile >= tiles) continue;
+    const int last =
+        static_cast<int>(span.tile + span.tiles < tiles ? span.tile + span.tiles : tiles);
+    const int batch = static_cast<int>(call.chunk.b0) + at.batch;
+    const int first_head = at.list * Shape::Heads;
+    const int column_head = static_cast<int>(call.x.a.column_head(first_head));
     sm90::barrier_wait(rings.q_empty(), rings.q_at.phase ^ 1);
+    auto& unit = units[rings.q_at.stage];
+    own.store(unit);
+    if (lane == 0)
+      unit.to = ((at.batch * call.chunk.rows + at.row) * call.x.lines + at.list) * call.x.pitch,
+      unit.tile = span.tile, unit.last = last;
+    __syncwarp();
     if (lane == 0) {
       sm90::barrier_expect(rings.q_full(), TileQ::bytes);
 #pragma unroll
       for (int panel = 0; panel < TileQ::panels; ++panel)
         sm90::tma_load_box(rings.q() + panel * TileQ::panel_bytes, maps.row, rings.q_full(),
-                           panel * TileQ::box, first_head,
-                           static_cast<int>(call.chunk.n0) + walk.at.row, batch);
+                           panel * TileQ::box, first_head, static_cast<int>(call.chunk.n0) + at.row,
+                           batch);
     }
     rings.q_at.next();
+    span.tiles -= last - span.tile;
 #pragma unroll 1
-    for (int tile = walk.tile; tile < walk.last; ++tile) {
+    for (int tile = span.tile; tile < last; ++tile) {
       sm90::barrier_wait(rings.k_empty(), rings.k_at.phase ^ 1);
       if (lane == 0) {
         sm90::barrier_expect(rings.k_full(), TileK::bytes);
 #pragma unroll
         for (int panel = 0; panel < TileK::panels; ++panel)
           sm90::tma_load_box(rings.k() + panel * TileK::panel_bytes, maps.column, rings.k_full(),
-                             panel * TileK::box, tile * kTokenKeys, first_head / heads, batch);
+                             panel * TileK::box, tile * kTokenKeys, column_head, batch);
       }
       __syncwarp();
       rings.k_at.next();
@@ -132,125 +165,146 @@ __device__ __forceinline__ void copy_summaries(const BlockSums90& call, const Bl
 // ---- a consumer warpgroup
 
 template <class Shape>
-struct BlockSumsConsumer90 : ScoreProduct90<Shape> {
-  using Base = ScoreProduct90<Shape>;
-  using Base::group, Base::rings, Base::left, Base::x, Base::N, Base::kTurn;
-  using Base::release, Base::product, Base::own_key;
-  static constexpr int Heads = Shape::Heads, Rows = Shape::Rows;
-  static constexpr int HeadGroups = Heads / 8;
+struct BlockSumsConsumer90 {
+  static constexpr int Heads = Shape::Heads, Rows = Shape::Rows / 2;
+  static constexpr int N = kTokenSums / 16, HeadGroups = Heads / 8;
+  static constexpr int kTurn = 1, Steps = Shape::D / 16;
   using Unit = typename Shape::Unit;
   const BlockSums90& call;
-  Unit& unit;
-  float* to;  // the lane's first row
+  const Unit* const units;
+  const int warpgroup, group, half;  // group and half: its columns and its rows
+  TokenRings90<Shape> rings;
+  float x[N][4];  // products, then exponents.  NaN: the score is -inf
 
-  __device__ BlockSumsConsumer90(const BlockSums90& call, Unit& unit, int group,
+  __device__ BlockSumsConsumer90(const BlockSums90& call, const Unit* units, int warpgroup,
                                  const TokenRings90<Shape>& rings)
-      : Base(group, rings), call(call), unit(unit) {}
+      : call(call),
+        units(units),
+        warpgroup(warpgroup),
+        group(warpgroup % 2),
+        half(warpgroup / 2),
+        rings(rings) {}
 
-  __device__ __forceinline__ void run(const TokenSpan90& span) {
-    BlockSumsWalk90<Rows> walk(call, span);
-    left = span.tiles;
-    if (group == 1 && left > 0) sm90::named_barrier_arrive(kTurn, 256);
+  __device__ __forceinline__ void run(int64_t left) {
+    int tile = 0, last = 0;
+    if (warpgroup == 3 && left > 0) sm90::named_barrier_arrive(kTurn, 256);
 #pragma unroll 1
-    for (; walk.open(); walk.close()) {
-      open(walk.at);
-      sm90::barrier_wait(rings.q_full(), rings.q_at.phase);
-#pragma unroll 1
-      for (int tile = walk.tile; tile < walk.last; ++tile) {
-        sm90::barrier_wait(rings.k_full(), rings.k_at.phase);
-        product();
-        sm90::wait<0>();
-        sm90::pin(x);
-        release(rings.k_empty());
-        rings.k_at.next();
-        if (tile + 1 == walk.last) release(rings.q_empty());
-        take(tile * kTokenKeys, walk.at.rows);
+    for (; left > 0; --left) {
+      const Unit& unit = units[rings.q_at.stage];
+      if (tile == last) {
+        sm90::barrier_wait(rings.q_full(), rings.q_at.phase);
+        tile = unit.tile, last = unit.last;
       }
+      sm90::barrier_wait(rings.k_full(), rings.k_at.phase);
+      product(left == 1);
+      release(rings.k_empty());
+      rings.k_at.next();
+      find_exponents(unit);
+      sum_up(unit,
+             tile * kTokenKeys + group * 64 + threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4);
+      if (++tile < last) continue;
+      release(rings.q_empty());
       rings.q_at.next();
     }
   }
 
  private:
-  // What the warpgroup's scores ask of a unit.
-  __device__ __forceinline__ void open(const BlockSumsAt90& at) {
-    const SelectBlock& a = call.x.a;
-    const int thread = threadIdx.x % 128;
-    sm90::named_barrier_sync(1 + group, 128);
-    if (thread < Rows)
-      unit.seen[thread] = thread < at.rows ? seen_by(call, at.batch, at.row + thread) : 0;
-    for (int m = thread; m < kTokenSums; m += 128) {
-      const int i = m / Heads, n = m % Heads;
-      float lse = INFINITY;  // of what is not finite: all scores are 0
-      if (i < at.rows)
-        lse = *a.row_lse.at(call.chunk.b0 + at.batch, at.list * Heads + n,
-                            call.chunk.n0 + at.row + i) *
-              kLog2E;
-      float* const of = &unit.lse[i][n / 16][n % 8 / 2].x;
-      of[n % 16 / 8 * 2 + n % 2] = lse > -INFINITY ? lse : INFINITY;
-    }
-    sm90::named_barrier_sync(1 + group, 128);
-    const int64_t row = at.batch * call.chunk.rows + at.row + threadIdx.x % 4;
-    to = call.x.score + (row * call.x.lines + at.list) * call.x.pitch + own_key();
+  __device__ __forceinline__ void release(uint32_t barrier) const {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) sm90::barrier_arrive(barrier);
   }
-
-  // Strange: a product of the tile is not finite.  What is -inf or NaN stays out of the sum's row.
-  template <bool Strange>
-  __device__ __forceinline__ void add_heads(float (&sum)[Rows][2]) const {
-    const float scale = call.x.a.scale * kLog2E;
+  template <int From, int To>
+  __device__ __forceinline__ void steps(uint64_t keys, uint64_t rows) {
+    using TileQ = typename Shape::TileQ;
+    using TileK = typename Shape::TileK;
 #pragma unroll
-    for (int i = 0; i < Rows; ++i) sum[i][0] = sum[i][1] = 0.f;
-      // Heads ascend in each sum; rows are in turn, so that sums do not wait for themselves.
-#pragma unroll
-    for (int n = 0; n < HeadGroups; n += 2)
-#pragma unroll
-      for (int i = 0; i < Rows; ++i) {
-        const float4 of = unit.lse[i][n / 2][threadIdx.x % 4];
-        const float lse[4] = {of.x, of.y, of.z, of.w};
-#pragma unroll
-        for (int m = 0; m < 8; ++m) {
-          const int c = m % 4;
-          const float s = x[i * HeadGroups + n + m / 4][c];
-          float p = exp2_fast(min_or_nan(fmaf(s, scale, -lse[m / 4 * 2 + c % 2]), 0.f));
-          if constexpr (Strange) {
-            if (lse[m / 4 * 2 + c % 2] == INFINITY) p = 0.f;
-            if (!(s > -INFINITY)) p = -INFINITY;
-          }
-          sum[i][c / 2] += p;
-        }
-      }
+    for (int k = From; k < To; ++k)
+      sm90::Wgmma<Shape::Dtype, kTokenSums / 2>::template ss<0>(
+          x, keys + k / 4 * (TileK::panel_bytes / 16) + k % 4 * 2,
+          rows + k / 4 * (TileQ::panel_bytes / 16) + k % 4 * 2, k != 0);
+    sm90::commit();
   }
-
-  __device__ __forceinline__ void take(int tile, int rows) {
-    const SelectBlock& a = call.x.a;
-    float odd[4] = {};
+  __device__ __forceinline__ void product(bool ends) {
+    using TileQ = typename Shape::TileQ;
+    using TileK = typename Shape::TileK;
+    const uint64_t keys = TileK::descriptor(rings.k() + group * 64 * TileK::row_bytes);
+    const uint64_t rows = TileQ::descriptor(rings.q() + half * kTokenSums / 2 * TileQ::row_bytes);
+    // The first step overwrites x: its registers are free until then.
 #pragma unroll
     for (int j = 0; j < N; ++j)
 #pragma unroll
-      for (int c = 0; c < 4; ++c) odd[c] = fmaf(x[j][c], 0.f, odd[c]);
-    const float any = (odd[0] + odd[1]) + (odd[2] + odd[3]);
-    float sum[Rows][2];
-    if (__any_sync(~0u, any != any))
-      add_heads<true>(sum);
-    else
-      add_heads<false>(sum);
-      // Lane t of four adds up rows t, t + 4, ...
+      for (int c = 0; c < 4; ++c) asm volatile("" : "=f"(x[j][c]));
+    sm90::named_barrier_sync(kTurn + warpgroup, 256);
+    sm90::fence();
+    steps<0, Steps * 3 / 4>(keys, rows);
+    steps<Steps * 3 / 4, Steps>(keys, rows);
+    sm90::wait<1>();
+    if (!ends || warpgroup < 3) sm90::named_barrier_arrive(kTurn + (warpgroup + 1) % 4, 256);
+    sm90::wait<0>();
+    sm90::pin(x);
+  }
+
+  // visit(x[j][c], x[j][c + 1], their lse)
+  template <class Visit>
+  __device__ __forceinline__ void each_pair(const Unit& unit, Visit visit) {
 #pragma unroll
-    for (int m = 0; m < Rows / 4; ++m)
+    for (int j = 0; j < N; j += 2) {
+      const float4 of = unit.lse[half * Rows + j / HeadGroups][j % HeadGroups / 2][threadIdx.x % 4];
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        float all = Base::quad_row(sum, 4 * m, half);
-        all = pick_score(all);
-        if (a.reduce == FOVEA_X_SELECT_REDUCE_MEAN) all = __fdiv_rn(all, static_cast<float>(Heads));
-        const int row = 4 * m + threadIdx.x % 4, key = tile + own_key() + 8 * half;
-        if (row >= rows || key >= call.x.pitch) continue;
-        to[4 * m * call.x.lines * call.x.pitch + tile + 8 * half] =
-            key < unit.seen[row] ? all : -INFINITY;
+      for (int c = 0; c < 4; c += 2) {
+        visit(x[j][c], x[j][c + 1], of.x, of.y);
+        visit(x[j + 1][c], x[j + 1][c + 1], of.z, of.w);
       }
+    }
+  }
+  __device__ __forceinline__ void find_exponents(const Unit& unit) {
+    const float scale = call.x.a.scale * kLog2E;
+    // As an integer, -inf is above negative numbers, and what is to be cut at 0 or NaN is above it.
+    int top = INT_MIN;
+    each_pair(unit, [&](float& x0, float& x1, float lse0, float lse1) {
+      x0 = fmaf(x0, scale, -lse0), x1 = fmaf(x1, scale, -lse1);
+      top = __vimax3_s32(top, __float_as_int(x0), __float_as_int(x1));
+    });
+    if (!__any_sync(~0u, top >= __float_as_int(-INFINITY))) return;
+    sm90::pin(x);  // lse is loaded again, for want of registers
+    const auto checked = [](float x, float lse) {
+      if (!(x > -INFINITY)) return NAN;
+      return lse == kNoLse ? -INFINITY : fminf(x, 0.f);
+    };
+    each_pair(unit, [&](float& x0, float& x1, float lse0, float lse1) {
+      x0 = checked(x0, lse0), x1 = checked(x1, lse1);
+    });
+  }
+
+  // Heads ascend in each sum; rows are in turn, so that sums do not wait for themselves.
+  __device__ __forceinline__ void sum_up(const Unit& unit, int column) const {
+    float sum[Rows][2];
+#pragma unroll
+    for (int n = 0; n < HeadGroups; ++n)
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+#pragma unroll
+        for (int i = 0; i < Rows; ++i) {
+          const float p = exp2_fast(x[i * HeadGroups + n][c]);
+          sum[i][c / 2] = n || c % 2 ? sum[i][c / 2] + p : p;
+        }
+    const float share = call.x.a.reduce == FOVEA_X_SELECT_REDUCE_MEAN ? 1.f / Heads : 1.f;
+    // Lane t of four adds up rows t, t + 4, ...
+#pragma unroll
+    for (int m = 0; m < Rows; m += 4) {
+      const int row = half * Rows + m + threadIdx.x % 4, room = unit.seen[row] - column;
+      float* const to = call.x.score + unit.to + row * (call.x.lines * call.x.pitch) + column;
+#pragma unroll
+      for (int far = 0; far < 2; ++far) {
+        const float all = ScoreProduct90<Shape>::quad_row(sum, m, far) * share;
+        if (8 * far < room) to[8 * far] = fmaxf(all, -INFINITY);
+      }
+    }
   }
 };
 
 template <class Shape>
-__global__ void __launch_bounds__(kTokenThreads, 1)
+__global__ void __launch_bounds__(Shape::threads, 1)
     block_sums_sm90(const __grid_constant__ BlockSums90 call,
                     const __grid_constant__ BlockSumsMaps90 maps) {
   extern __shared__ __align__(1024) unsigned char shared[];
@@ -262,19 +316,19 @@ __global__ void __launch_bounds__(kTokenThreads, 1)
   }
   pdl_wait();
   pdl_trigger();
-  static_assert(sizeof(TokenSpanShared90) <= sizeof(typename Shape::Unit));
+  static_assert(sizeof(TokenSpanShared90<Shape::threads>) <= sizeof(typename Shape::Unit));
   const TokenSpan90 span = find_span(
       call.units, [&](int unit) { return tiles_of<Shape::Rows>(call, unit); },
-      *reinterpret_cast<TokenSpanShared90*>(units));
+      *reinterpret_cast<TokenSpanShared90<Shape::threads>*>(units));
   __syncthreads();  // a unit takes its place
   const int group = sm90::uniform(threadIdx.x / 128) - 1;
   if (group < 0) {
     sm90::setmaxnreg_dec<Shape::producer_regs>();
-    if (threadIdx.x < 32) copy_summaries<Shape>(call, maps, span, rings);
+    if (threadIdx.x < 32) copy_summaries<Shape>(call, maps, span, units, rings);
     return;
   }
   sm90::setmaxnreg_inc<Shape::consumer_regs>();
-  BlockSumsConsumer90<Shape>(call, units[group], group, rings).run(span);
+  BlockSumsConsumer90<Shape>(call, units, group, rings).run(span.tiles);
 }
 
 template <int Dtype, int D, int Heads>
@@ -282,7 +336,7 @@ BlockSumsInstance90 select_block_sums_sm90_instance() {
   using Shape = BlockSumsShape90<Dtype, D, Heads>;
   return {Dtype, D, Heads, [](Context& ctx, const BlockSums90& call, const BlockSumsMaps90& maps) {
             launch_pdl<block_sums_sm90<Shape>>(ctx, "x_select_block",
-                                               device_info(ctx).multiprocessors, kTokenThreads,
+                                               device_info(ctx).multiprocessors, Shape::threads,
                                                Shape::shared_bytes, call, maps);
           }};
 }

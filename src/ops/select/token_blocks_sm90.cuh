@@ -352,8 +352,8 @@ __global__ void __launch_bounds__(kTokenThreads, 1)
     sm90::prefetch_map(maps.q), sm90::prefetch_map(maps.k);
     rings.init();
   }
-  static_assert(sizeof(TokenSpanShared90) <= Shape::seen_bytes);
-  const TokenSpan90 span = find_span(call, *reinterpret_cast<TokenSpanShared90*>(s_seen));
+  static_assert(sizeof(TokenSpanShared90<>) <= Shape::seen_bytes);
+  const TokenSpan90 span = find_span(call, *reinterpret_cast<TokenSpanShared90<>*>(s_seen));
   __syncthreads();  // what rows see takes its place
   const int group = sm90::uniform(threadIdx.x / 128) - 1;
   if (group < 0) {

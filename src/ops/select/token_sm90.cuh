@@ -259,8 +259,8 @@ __global__ void __launch_bounds__(kTokenThreads, 1)
     sm90::prefetch_map(maps.q), sm90::prefetch_map(maps.k);
     rings.init();
   }
-  static_assert(sizeof(TokenSpanShared90) <= sizeof(typename Shape::Unit));
-  const TokenSpan90 span = find_span(call, *reinterpret_cast<TokenSpanShared90*>(units));
+  static_assert(sizeof(TokenSpanShared90<>) <= sizeof(typename Shape::Unit));
+  const TokenSpan90 span = find_span(call, *reinterpret_cast<TokenSpanShared90<>*>(units));
   __syncthreads();  // a unit takes its place
   const int group = sm90::uniform(threadIdx.x / 128) - 1;
   if (group < 0) {

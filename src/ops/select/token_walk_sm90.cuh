@@ -47,17 +47,18 @@ struct TokenSpan90 {
   int64_t tiles;
 };
 
+template <int Threads = kTokenThreads>
 struct TokenSpanShared90 {
-  int64_t warp_sum[kTokenThreads / 32];
+  int64_t warp_sum[Threads / 32];
   TokenSpan90 span;
 };
 
 // The block's run of equally long ones, of units [0, units) that have tiles(unit) each; called by
 // all threads.
-template <class Tiles>
+template <class Tiles, int Threads>
 __device__ __forceinline__ TokenSpan90 find_span(int units, Tiles tiles_of_unit,
-                                                 TokenSpanShared90& s) {
-  const int each = (units + kTokenThreads - 1) / kTokenThreads;
+                                                 TokenSpanShared90<Threads>& s) {
+  const int each = (units + Threads - 1) / Threads;
   const int begin = min(static_cast<int>(threadIdx.x) * each, units);
   const int end = min(begin + each, units), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   int64_t own = 0;
@@ -72,7 +73,7 @@ __device__ __forceinline__ TokenSpan90 find_span(int units, Tiles tiles_of_unit,
   if (lane == 31) s.warp_sum[warp] = sum;
   __syncthreads();
   int64_t before = sum - own, all = 0;
-  for (int w = 0; w < kTokenThreads / 32; ++w) {
+  for (int w = 0; w < Threads / 32; ++w) {
     if (w < warp) before += s.warp_sum[w];
     all += s.warp_sum[w];
   }
@@ -92,7 +93,7 @@ __device__ __forceinline__ TokenSpan90 find_span(int units, Tiles tiles_of_unit,
   __syncthreads();
   return s.span;
 }
-__device__ inline TokenSpan90 find_span(const TokenScores90& call, TokenSpanShared90& s) {
+__device__ inline TokenSpan90 find_span(const TokenScores90& call, TokenSpanShared90<>& s) {
   return find_span(
       call.units, [&](int unit) { return tiles_of(call, group_of(call, unit)); }, s);
 }
