@@ -226,8 +226,8 @@ Plan plan(const Context& ctx, const Params& p) {
   read_heads(a, p);
   read_blocks(a, p);
   return choose(kOp, ctx, a, x_select_block_host,
-                FOVEA_CUDA_KERNELS(x_select_block_rows, x_select_block_given, x_select_block_sm90,
-                                   x_select_block_sm80, x_select_block_simt));
+                FOVEA_CUDA_KERNELS(x_select_block_rows, x_select_block_given_sm80,
+                                   x_select_block_sm90, x_select_block_sm80, x_select_block_simt));
 }
 
 }  // namespace fovea

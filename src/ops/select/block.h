@@ -192,7 +192,8 @@ struct Forced {
 extern const Kernel<SelectBlock> x_select_block_host;
 
 // CUDA builds only.
-extern const Kernel<SelectBlock> x_select_block_rows, x_select_block_given, x_select_block_sm90;
+extern const Kernel<SelectBlock> x_select_block_rows, x_select_block_given_sm80,
+    x_select_block_sm90;
 extern const Kernel<SelectBlock> x_select_block_sm80, x_select_block_simt;
 
 }  // namespace fovea

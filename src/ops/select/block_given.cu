@@ -34,6 +34,6 @@ Text offer(const Context& ctx, const SelectBlock& a, Plan& plan) {
 }  // namespace
 }  // namespace cuda
 
-extern const Kernel<SelectBlock> x_select_block_given = {"sm80", cuda::offer};
+extern const Kernel<SelectBlock> x_select_block_given_sm80 = {"sm80", cuda::offer};
 
 }  // namespace fovea

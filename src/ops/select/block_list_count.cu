@@ -70,7 +70,7 @@ struct CountedLists {
       const int c = 4 * i;
       Columns raw{};
       if (c <= row.seen && i) raw.before = row.score[c - 1];
-      if (c < row.seen) raw.own = *reinterpret_cast<const float4*>(row.score + c);
+      raw.own = load_seen(row.score + c, row.seen - c);
       return raw;
     } else {
       return i < row.seen ? row.score[i] : -INFINITY;

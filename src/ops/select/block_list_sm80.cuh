@@ -82,8 +82,7 @@ class RowList {
   // remap_step 4, remap_span 2: columns 4 j - 1 .. 4 j + 3, in the order of the sum.
   __device__ float remapped_four(int j) const {
     const int c = 4 * j;
-    float4 v = {0, 0, 0, 0};
-    if (c < at_.seen) v = *reinterpret_cast<const float4*>(score_ + c);
+    const float4 v = load_seen(score_ + c, at_.seen - c);
     const auto part = [&](float s, int i) { return c + i < at_.seen && s > -INFINITY ? s : 0.f; };
     const float p = share(c - 1), p0 = part(v.x, 0), p1 = part(v.y, 1), p2 = part(v.z, 2),
                 p3 = part(v.w, 3);

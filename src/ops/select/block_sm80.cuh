@@ -45,6 +45,16 @@ __device__ __forceinline__ int parts_up(int x, int64_t y) {
                           static_cast<uint32_t>(y));
 }
 
+// Four scores, of which `seen` are there: others may not be written.
+__device__ __forceinline__ float4 load_seen(const float* score, int seen) {
+  float4 v = {0, 0, 0, 0};
+  if (seen >= 4) return *reinterpret_cast<const float4*>(score);
+  if (seen > 0) v.x = score[0];
+  if (seen > 1) v.y = score[1];
+  if (seen > 2) v.z = score[2];
+  return v;
+}
+
 // False: there is no such row.
 __device__ __forceinline__ bool find_row(const SelectBlock& a, int64_t batch, int64_t row,
                                          RowSpan& at) {

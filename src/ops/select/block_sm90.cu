@@ -15,7 +15,7 @@ namespace fovea {
 namespace cuda {
 namespace {
 
-constexpr int64_t kChunkBytes = int64_t{120} << 20;
+constexpr int64_t kChunkBytes = int64_t{60} << 20;
 constexpr int64_t kUnitsMost = 4096;  // of a chunk: each block counts their tiles
 constexpr int64_t kUnitSums = 256;    // rows x heads
 
