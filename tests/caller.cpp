@@ -229,6 +229,8 @@ bool make_small(contract::Call& call, const std::string& none, const std::string
       // Row blocks of x_probe are of two outputs; the others meet every key without them.
       if (op.rfind("x_probe_", 0) == 0 && none == "n") return false;
       if (wild == "r") return false;  // each sequence's start is read
+      // Each sequence's state goes on, without tokens too.
+      if (op.rfind("x_conv1d_", 0) == 0 && wild == "b") return false;
       // Each head's row counts in the sum, or has its place among the edges.
       if (kOfKeys.count(none) && wild == "h" && (call.has("total") || call.has("edge_count")))
         return false;

@@ -23,7 +23,7 @@ struct Run {
   int64_t s;                            // extent of the token axis
   int64_t token_max;                    // tokens bound
   int64_t slots, slots_out, snapshots;  // rows of the state tensors, 0: not given
-  int64_t kept;                         // n, columns of snapshot_row
+  int64_t kept;                         // columns of snapshot_row that tokens can reach
   int64_t every;                        // tokens between snapshots, >= 1 where snapshots are kept
 
   FOVEA_HD RunTokens operator[](int64_t r) const {

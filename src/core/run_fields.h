@@ -39,7 +39,10 @@ Run read_run(const char* op, const P& p, int64_t b, int64_t s) {
       refuse("%s: snapshot_every is %lld, wanted >= %d", op, lld(p.snapshot_every),
              p.snapshot.data ? 1 : 0);
     run.every = p.snapshot_every;
-    if (p.snapshot.data) run.snapshots = p.snapshot.shape[0], run.kept = p.snapshot_row.shape[1];
+    if (!p.snapshot.data) return run;
+    run.snapshots = p.snapshot.shape[0];
+    const int64_t most = run.token_max / run.every, columns = p.snapshot_row.shape[1];
+    run.kept = columns < most ? columns : most;
   }
   return run;
 }

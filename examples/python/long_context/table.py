@@ -65,6 +65,10 @@ def draw(rows: Sequence[Row], title: str, path: pathlib.Path) -> None:
         axes.grid(color="#dddddd", linewidth=0.5)
         axes.scatter([row.keys for row, _ in shown], [value for _, value in shown],
                      color="#1b7f79", s=18, zorder=2)
+        bottom, top = axes.get_ylim()
+        if axes is right:  # room above for the names of the many that read nearly all
+            axes.set(ylim=(bottom, top + 0.25 * (top - bottom)))
+            axes.set_yticks([tick for tick in axes.get_yticks() if bottom < tick <= 1])
         figure.canvas.draw()
         label(axes, [(row.method, (row.keys, value)) for row, value in shown])
     figure.savefig(path, dpi=110, format="png")

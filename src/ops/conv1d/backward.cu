@@ -196,6 +196,17 @@ __global__ void __launch_bounds__(kConvThreads)
   }
 }
 
+// Without sequences there is no workspace: taps may be more than memory holds.
+void zero_sums(Context& ctx, const char* op, const Conv1dBackward& b) {
+  const View<2>& to = b.dweight;
+  const int64_t f = b.forward.f, taps = b.forward.taps;
+  if (to)
+    zero(ctx, op, {to.data, {0, 0, to.stride[0], to.stride[1]}}, FOVEA_F32,
+         {{1, 1, to.stride[0] ? f : 1, to.stride[1] ? taps : 1}});
+  if (b.dbias)
+    zero(ctx, op, {b.dbias.data, {0, 0, 0, b.dbias.stride[0]}}, FOVEA_F32, {{1, 1, 1, f}});
+}
+
 void enqueue(Context& ctx, const BackwardCall& call, bool wide) {
   constexpr char op[] = "x_conv1d_backward";
   const Conv1dBackward& b = call.b;
@@ -204,6 +215,7 @@ void enqueue(Context& ctx, const BackwardCall& call, bool wide) {
   if (b.dx && a.run.ragged())
     zero(ctx, op, {b.dx.data, {b.dx.stride[0], b.dx.stride[1], b.dx.stride[2], 1}}, a.dtype,
          {{a.b, a.s, a.f, 1}});
+  if (!a.run.count) return zero_sums(ctx, op, b);
   if (wide && (b.dx || call.parts)) {
     const int64_t work = call.pieces.count * (a.f / kChannels);
     with_element(a.dtype, [&](auto element) {
@@ -246,8 +258,9 @@ extern const Kernel<Conv1dBackward> conv1d_backward_simt = {
       const int64_t groups = wide ? a.f / cuda::kChannels : a.f;
       cuda::BackwardCall call{b, {}, nullptr, nullptr};
       call.pieces = RunPieces::of(a.run, kThreadsWanted / (groups ? groups : 1), 8, 256);
-      const auto parts = plan.workspace.add<float>(call.pieces.count, b.sums(), a.f);
-      const auto sums = plan.workspace.add<float>(b.sums(), a.f);
+      const int64_t rows = a.run.count ? b.sums() : 0;
+      const auto parts = plan.workspace.add<float>(call.pieces.count, rows, a.f);
+      const auto sums = plan.workspace.add<float>(rows, a.f);
       plan.kernel += cuda::conv1d_name(a, wide);
       plan.launch = [=](Context& ctx, void* base) {
         cuda::BackwardCall placed = call;

@@ -39,17 +39,19 @@ class Backward1d {
       host::zero(pool, {b_.dx.data, {b_.dx.stride[0], b_.dx.stride[1], b_.dx.stride[2], 1}},
                  a_.dtype, a_.b, a_.s, a_.f, 1);
     const double cost = static_cast<double>(a_.b * a_.s) * static_cast<double>(a_.f);
-    pool.run(ceil_div(a_.f, kChannels), cost * static_cast<double>(a_.taps + 2),
-             [&](int64_t block, int32_t worker) { channels(block * kChannels, worker); });
+    // Without sequences there is no workspace: taps may be more than memory holds.
+    if (a_.run.count)
+      pool.run(ceil_div(a_.f, kChannels), cost * static_cast<double>(a_.taps + 2),
+               [&](int64_t block, int32_t worker) { channels(block * kChannels, worker); });
     const double* sums = plan_.sums.at(base_);
     if (b_.dbias)
       for (int64_t c = 0; c < a_.f; ++c)
-        *b_.dbias.at(c) = static_cast<float>(sums[a_.taps * a_.f + c]);
+        *b_.dbias.at(c) = sums ? static_cast<float>(sums[a_.taps * a_.f + c]) : 0.0f;
     if (b_.dweight)
       host::store_sums(
           a_.f * a_.taps,
           [&](int64_t i) -> float& { return *b_.dweight.at(i / a_.taps, i % a_.taps); },
-          [&](int64_t i) { return sums[i % a_.taps * a_.f + i / a_.taps]; });
+          [&](int64_t i) { return sums ? sums[i % a_.taps * a_.f + i / a_.taps] : 0.0; });
   }
 
  private:
@@ -140,12 +142,13 @@ extern const Kernel<Conv1dBackward> conv1d_backward_host = {
     "", [](const Context& ctx, const Conv1dBackward& b, Plan& plan) {
       const Conv1d& a = b.forward;
       BackwardPlan p{b, {}, {}, {}};
-      p.sums = plan.workspace.add<double>(b.sums(), a.f);
+      const int64_t taps = a.run.count ? a.taps : 0;
+      p.sums = plan.workspace.add<double>(a.run.count ? b.sums() : 0, a.f);
       Layout worker;
       for (Slot<float>* ring : {&p.room.x, &p.room.dz, &p.room.weight})
-        *ring = worker.add<float>(a.taps, kChannels);
+        *ring = worker.add<float>(taps, kChannels);
       p.room.row = worker.add<float>(kChannels);
-      p.room.sum = worker.add<double>(a.taps + 1, kChannels);
+      p.room.sum = worker.add<double>(taps + 1, kChannels);
       p.scratch = host::WorkerScratch(ctx, ctx.threads, worker, plan.workspace);
       host::host_plan<Backward1d>(plan, p, Text(".") + dtype_name(a.dtype));
       return Text();
