@@ -78,7 +78,7 @@ tests conformance 'toy_forward/host*'
 tests contract '*toy_forward*:ContractCases*'
 FOVEA_RANDOM_OP=toy_ FOVEA_RANDOM_CALLS=${FOVEA_TOY_CALLS:-3000} tests random_calls '*.host'
 
-"$out/build/bin/fovea_info" toy_forward b=2 s=4 h=2 d=8 taps=3 dtype=bf16 >"$out/info.txt" || fail "fovea_info plans no call"
+"$out/build/bin/fovea_info" toy_forward b=2 s=4 h=2 d=8 reach=3 dtype=bf16 >"$out/info.txt" || fail "fovea_info plans no call"
 grep -q '^kernel *toy_forward\.host' "$out/info.txt" || fail "fovea_info names no kernel: $(cat "$out/info.txt")"
 
 # ---- calls through what was generated

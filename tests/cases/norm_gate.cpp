@@ -110,7 +110,7 @@ std::vector<harness::Case> backwards() {
                       "gate gate_first=1 dgate weight h=1 e=4096 group=512 s=3 x:bf16" + all,
                       "norm=1 weight bias gate act=2 dgate h=12 e=64 x:bf16" + all})
       .each("small",
-            {"gate weight e=4 s=2 dgate" + all,
+            {"gate weight bias e=4 s=2 dgate" + all,
              "norm=1 weight bias add_before e=6 group=3 s=2 x:bf16" + all},
             true)
       .cases();
