@@ -16,6 +16,7 @@ FAMILIES = {  # what is as usual and therefore no part of a label
     " unless a row says otherwise",
     "trace": "key blocks of 64 chosen by bisection, and attention over them",
     "sparse": "lists of key blocks, and what chooses them: bf16, D128, 16 heads unless a row says otherwise",
+    "linear": "linear attention and its companions: bf16, batch 1, rates in TB/s of the bytes that must move",
     "own": "fovea beside fovea without the feature, or beside a bound of other work",
     "own-sparse": "lists and methods beside our own dense attention over the same keys: bf16, D128",
 }
@@ -27,6 +28,7 @@ TITLES = {
     "conv": "convolutional attention",
     "trace": "trace_forward",
     "sparse": "attention over lists",
+    "linear": "linear attention",
     "own": "beside itself: what features cost",
     "own-sparse": "lists and methods beside itself",
 }
@@ -43,6 +45,8 @@ PEERS = {
     "triton, the same selection and attention": "the same in Triton",
     "torch._scaled_mm, equal work": "e4m3 matrix products of as many flops",
     "fla": "fla",
+    "torch conv1d, silu": "conv1d and silu of PyTorch",
+    "torch rms_norm, silu": "rms_norm and silu of PyTorch",
     "vLLM": "vLLM's Triton kernels",
     "fovea contiguous": "contiguous keys",
     "fovea dense": "dense attention",
@@ -54,6 +58,10 @@ OPERATIONS = {
     "quant": "e4m3 attention",
     "kl": "KL",
     "conv_attention": "convolution",
+    "x_conv1d": "short convolution",
+    "x_norm_gate": "norm and gate",
+    "x_gla": "gated linear attention",
+    "x_delta": "delta rule",
     "x_multi_token": "multi-token",
     "x_kl_jensen_shannon": "other divergences",
     "x_kl_pool": "other divergences",
@@ -91,6 +99,10 @@ TOKENS = (  # of a case's name, in the order in which a label says them
     (r"half", "half of the tiles skipped"),
     (r"none", "nothing skipped"),
     (r"page(\d+)", "pages of {1}"),
+    (r"f(\d{4,})", "{1} channels"),
+    (r"taps(\d+)", "{1} taps"),
+    (r"retention|simplegla|gdn|kda|gla|delta|rwkv6|rwkv7|mamba2", "{0}"),
+    (r"on(\d+)", "on {1} heads of v"),
     (r"lengths", "lengths given"),
     (r"quantising", "with quantisation"),
     (r"f32|f16|e4m3|i8", "{0}"),
@@ -150,6 +162,8 @@ def what(operation, direction, tokens):
         return "trace, selection " + ("alone" if "selection" in tokens else "and attention")
     if "decode" in tokens:
         return "decode" if operation == "attention" else f"{OPERATIONS[operation]}, decode"
+    if "verify" in tokens:
+        return f"{OPERATIONS[operation]}, check of a draft"
     found = f"{OPERATIONS[operation]}, {direction}" if direction else OPERATIONS[operation]
     found += ", same bits in each run" if "order" in tokens else ""
     return found + (", packed sequences" if "varlen" in tokens else "")
@@ -169,6 +183,7 @@ def words(row):
         family = "sparse"
     else:
         known = {"x_multi_token": "conv", "conv_attention": "conv"}
+        known |= dict.fromkeys(("x_conv1d", "x_norm_gate", "x_gla", "x_delta"), "linear")
         family = known.get(operation, "kl" if operation.startswith("x_kl") else operation)
     length = next((t[1:] for t in tokens if re.fullmatch(r"[nt]\d+k?", t)), "8k")
     return Words(
@@ -185,6 +200,8 @@ def rate(row):
     value = float(row["tflops_or_gbs"])
     if row["op"] == "trace_forward":
         return f"{value:.0f} Mrow/s"
+    if words(row).family == "linear":
+        return f"{value:.2f} TB/s"
     if "decode" in row["case"].split("_") or row["case"].startswith("topk"):
         return f"{value:.0f} GB/s"
     return f"{value:.0f} TFLOP/s" if value >= 10 else f"{1000 * value:.0f} GFLOP/s"

@@ -230,7 +230,10 @@ bool make_small(contract::Call& call, const std::string& none, const std::string
       if (op.rfind("x_probe_", 0) == 0 && none == "n") return false;
       if (wild == "r") return false;  // each sequence's start is read
       // Each sequence's state goes on, without tokens too.
-      if (op.rfind("x_conv1d_", 0) == 0 && wild == "b") return false;
+      if (call.op->find("state_row") && wild == "b") return false;
+      // States are of rows and of keys: each reads them, and adds to their gradient, alone.
+      if (op.rfind("x_gla_", 0) == 0 && call.has("key_len") && (none == "s" || none == "t"))
+        return false;
       // Each head's row counts in the sum, or has its place among the edges.
       if (kOfKeys.count(none) && wild == "h" && (call.has("total") || call.has("edge_count")))
         return false;

@@ -105,6 +105,88 @@ TEST(capture, workspace_does_not_grow) {
   harness::must(fovea_context_set_stream(ctx, nullptr), "set_stream");
 }
 
+// A graph of a decode step, whose rows become others' and padding between replays: rows that -1
+// took the place of keep their bits, and the one that is left moves as it does alone.
+template <class Params>
+void rows_become_padding(fovea_status (*run)(fovea_context*, const Params*)) {
+  constexpr int64_t kSequences = 3, kSlots = 5, d = 8, e = 4;
+  using Bits = std::vector<uint8_t>;
+  Context ctx(FOVEA_CUDA);
+  Stream stream;
+  harness::must(fovea_context_set_stream(ctx, stream.stream), "set_stream");
+  const harness::Random random(17);
+  uint64_t n = 0;
+  const auto normals = [&](harness::Memory& x) {
+    std::vector<float> numbers(x.bytes / 4);
+    for (float& y : numbers) y = static_cast<float>(random.normal(n++));
+    Bits bytes(x.bytes);
+    std::memcpy(bytes.data(), numbers.data(), bytes.size());
+    x.write(bytes);
+    return bytes;
+  };
+  const auto integers = [](harness::Memory& x, const std::vector<int32_t>& values) {
+    Bits bytes(x.bytes);
+    std::memcpy(bytes.data(), values.data(), bytes.size());
+    x.write(bytes);
+  };
+  const auto tensor = [](const harness::Memory& x, int type, const std::vector<int64_t>& shape) {
+    return fovea_contiguous(x.data, static_cast<fovea_dtype>(type),
+                            static_cast<int32_t>(shape.size()), shape.data());
+  };
+  harness::Memory q(ctx, 4 * kSequences * d), k(ctx, 4 * kSequences * d);
+  harness::Memory v(ctx, 4 * kSequences * e), o(ctx, 4 * kSequences * e);
+  harness::Memory pool(ctx, 4 * kSlots * d * e), row(ctx, 4 * kSequences);
+  harness::Memory len(ctx, 4 * kSequences);
+  normals(q), normals(k), normals(v);
+  const Bits before = normals(pool);
+  Params p = {};
+  p.struct_size = sizeof p;
+  p.q = tensor(q, FOVEA_F32, {kSequences, 1, 1, d}),
+  p.k = tensor(k, FOVEA_F32, {kSequences, 1, 1, d});
+  p.v = tensor(v, FOVEA_F32, {kSequences, 1, 1, e}),
+  p.o = tensor(o, FOVEA_F32, {kSequences, 1, 1, e});
+  p.state_in = p.state_out = tensor(pool, FOVEA_F32, {kSlots, 1, d, e});
+  p.state_row = tensor(row, FOVEA_I32, {kSequences}), p.len = tensor(len, FOVEA_I32, {kSequences});
+  const auto state = [&](const Bits& bytes, int64_t slot) {
+    const int64_t size = 4 * d * e;
+    return Bits(bytes.begin() + slot * size, bytes.begin() + (slot + 1) * size);
+  };
+  integers(row, {0, 4, 2}), integers(len, {1, 1, 1});
+  harness::must(run(ctx, &p), "run");  // the context's workspace, if any, grows here
+  const Bits alone = pool.read();
+  for (const int64_t slot : {0, 4, 2}) EXPECT_NE(state(alone, slot), state(before, slot)) << slot;
+  must(cudaStreamBeginCapture(stream.stream, cudaStreamCaptureModeThreadLocal));
+  const fovea_status status = run(ctx, &p);
+  cudaGraph_t graph = nullptr;
+  const cudaError_t ended = cudaStreamEndCapture(stream.stream, &graph);
+  ASSERT_EQ(status, FOVEA_OK) << fovea_last_error();
+  must(ended);
+  cudaGraphExec_t exec = nullptr;
+  must(cudaGraphInstantiate(&exec, graph, 0));
+  must(cudaGraphDestroy(graph));
+  for (const bool padded : {false, true, false}) {
+    pool.write(before);
+    integers(row, padded ? std::vector<int32_t>{-1, 4, -1} : std::vector<int32_t>{0, 4, 2});
+    integers(len, padded ? std::vector<int32_t>{0, 1, 0} : std::vector<int32_t>{1, 1, 1});
+    harness::must(fovea_context_synchronize(ctx), "synchronize");
+    must(cudaGraphLaunch(exec, stream.stream));
+    must(cudaStreamSynchronize(stream.stream));
+    const Bits after = pool.read();
+    for (int64_t slot = 0; slot < kSlots; ++slot) {
+      const bool moves = slot == 4 || (!padded && (slot == 0 || slot == 2));
+      EXPECT_EQ(state(after, slot), state(moves ? alone : before, slot)) << padded << ' ' << slot;
+    }
+  }
+  must(cudaGraphExecDestroy(exec));
+  harness::must(fovea_context_set_stream(ctx, nullptr), "set_stream");
+}
+TEST(capture, rows_of_x_gla_become_padding) {
+  rows_become_padding<fovea_x_gla_forward_params>(fovea_x_gla_forward);
+}
+TEST(capture, rows_of_x_delta_become_padding) {
+  rows_become_padding<fovea_x_delta_forward_params>(fovea_x_delta_forward);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {

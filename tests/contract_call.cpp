@@ -251,6 +251,11 @@ std::string Call::canonical(const Field& f, std::string dim) const {
       dim == "summary_width")
     return "fixed";
   if (dim == "buckets" && op->find("code_q")) return "fixed";  // 2^bits
+  // Recurrences: heads divide heads, and tokens are keys but where keys have lengths.
+  if (op->find("state_row") &&
+      (dim == "h" || dim == "g" || dim == "x" || dim.rfind("heads", 0) == 0))
+    return "fixed";
+  if (op->find("gate_head") && dim == "t" && !has("key_len")) dim = "s";
   // What lengths decide.
   if (dim == "padded" || dim.find("_blocks") != std::string::npos) return "fixed";
   if ((dim == "n" || dim == "r+1") && op->find("code_t")) return "fixed";

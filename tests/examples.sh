@@ -37,12 +37,20 @@ for folder in c cpp; do
     [ -x "$tree/$name" ] || { [ "$name" = ggml_op ] && continue; fail "no program of $source"; }
     arguments=()
     [ "$name" != dlopen ] || arguments=("$libdir/libfovea.so")
+    [ "$name" != serve ] || arguments=(--random)
     run "$tree/$name.out" "$tree/$name" "${arguments[@]}"
     programs=$((programs + 1))
     echo "examples: $folder/$name: $(tail -n 1 "$tree/$name.out")"
   done
 done
 cmp <("$out/c/attend" 2>/dev/null) <("$out/c/dlopen" "$libdir/libfovea.so")
+# serve tells what is wrong with a file of weights.
+printf 'PK\5\6' >"$out/cut.npz"
+for file in cut none; do
+  ! "$out/c/serve" "$out/$file.npz" >/dev/null 2>"$out/log" || fail "serve takes $file.npz"
+  grep -q "^serve: $out/$file.npz: \(is cut off, or no .npz file\|cannot be opened\)$" "$out/log" ||
+    fail "serve of $file.npz says $(cat "$out/log")"
+done
 
 # ---- 2: as each file tells it.  That fovea.pc is right in any prefix is tests/install.sh's to hold.
 mkdir "$out/typed"

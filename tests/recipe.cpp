@@ -86,6 +86,20 @@ TEST(Recipe, ABackwardNeedsTheInputsThatItShares) {
   EXPECT_TRUE(same(p, wanted));
 }
 
+TEST(Recipe, ARecurrenceAndItsGradientTakeTheSameNumbers) {
+  float x = 0;
+  const auto numbers = [&](auto p, const char* operation) {
+    p.beta.data = p.gate_key.data = p.gate_rate.data = p.gate_bias.data = &x;
+    auto wanted = p;
+    EXPECT_EQ(fovea_x_recipe_apply("kda_bounded", operation, &p), FOVEA_OK) << fovea_last_error();
+    wanted.gate_map = FOVEA_X_GATE_MAP_BOUNDED, wanted.gate_bound = 5;
+    wanted.beta_map = FOVEA_X_BETA_MAP_SIGMOID, wanted.l2_norm = 1;
+    EXPECT_TRUE(same(p, wanted)) << operation;
+  };
+  numbers(params<fovea_x_delta_forward_params>(), "x_delta_forward");
+  numbers(params<fovea_x_delta_backward_params>(), "x_delta_backward");
+}
+
 TEST(Recipe, AStructOfAnotherReleaseIsTold) {
   struct Newer {
     fovea_x_recipe r;

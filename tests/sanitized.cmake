@@ -17,6 +17,10 @@ foreach(_sanitizers IN LISTS FOVEA_SANITIZED)
   target_compile_options(fovea_objects_${_name} PRIVATE -Wno-missing-field-initializers
     -ffp-contract=off -fsanitize=${_sanitizers} -fno-sanitize-recover=all -fno-omit-frame-pointer
     -g1 -O1)
+  # A check of an address is a call: the SIMD tables, half of the time, compile twice as fast.
+  if(_name STREQUAL "address" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_compile_options(fovea_objects_address PRIVATE --param asan-instrumentation-with-call-threshold=0)
+  endif()
   add_library(fovea_${_name} SHARED $<TARGET_OBJECTS:fovea_objects_${_name}> $<TARGET_OBJECTS:fovea_memmove>)
   target_include_directories(fovea_${_name} INTERFACE include)
   target_link_libraries(fovea_${_name} PRIVATE Threads::Threads ${CMAKE_DL_LIBS})

@@ -72,7 +72,7 @@ ones, out = array.array("f", [1.0] * 64), array.array("f", [0.0] * 64)
 one, o = (memoryview(x).cast("B").cast("f", (1, 4, 2, 8)) for x in (ones, out))
 with fovea.Context("host") as ctx:
     fovea.attention_forward(ctx, one, one, one, o=o, causal=True)
-assert out == ones, out
+assert all(abs(x - 1) < 1e-6 for x in out), out  # a vector of another width may round
 PY
 
 # ---- a part of the binding's tests, on what was installed

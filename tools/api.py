@@ -41,7 +41,7 @@ DIMS = {
     "f": (2, "kl.h: columns of the student; cache.h: heads of v"),
     "n": (2, "what the operation counts: parts, pairs, row blocks, scales, entries of a list"),
     "u": (3, "a second count: rows of a part (merge.h), of k_out (cache.h), blocks of keys"),
-    "x": (2, "kl.h: key heads of the student or indexer; elsewhere heads with a list"),
+    "x": (2, "kl.h: key heads of a student; linear.h: heads of v; else heads with a list"),
     "pages": (3, "pages in a row of page_table"),
     "pool": (6, "pages of a pool"),
     "pool2": (6, "pages of the pool that is copied to"),
@@ -297,6 +297,8 @@ def headers_of(folder):
 def parse(folder):
     enums, structs, functions, opaque, constants, docs = {}, {}, {}, [], {}, {}
     own = own_extents(folder)
+    # A header may have fields of another's enum, which stands behind it.
+    enum_names = {name for header in headers_of(folder) for name in re.findall(r"^typedef enum (\w+) \{", (folder / header).read_text(), re.M)}
     for header in headers_of(folder):
         reader, doc, brace = Reader(folder, header, own), "", 0
         if reader.next() != "/* SPDX-License-Identifier: Apache-2.0 */":
@@ -320,7 +322,7 @@ def parse(folder):
                     doc = docs.get(header, "")
                 if not doc:
                     reader.refuse(f"{m[1]} has no /** comment")
-                structs[m[1]] = read_struct(reader, m[1], doc, structs, enums, constants)
+                structs[m[1]] = read_struct(reader, m[1], doc, structs, enum_names, constants)
             elif m := re.fullmatch(r"typedef struct (\w+) \1;", line):
                 opaque.append({"name": m[1], "doc": doc})
             elif line.startswith("FOVEA_API "):

@@ -10,10 +10,15 @@ ELEMENTS = {"f32": "Float32", "f16": "Float16", "bf16": "BFloat16", "e4m3": "E4M
             "i32": "Int32", "i64": "Int64", "u8": "UInt8"}
 SCALARS = {"i64": "Int64", "f32": "Float32", "i32": "Int32", "reserved": "Int32"}
 # Extents that follow from another one where a field is absent, as the header's words say.
-FOLLOWS = {("merge_forward", "s"): [("u", "row")], ("*", "r"): [("b", "query_start")]}
+FOLLOWS = {("merge_forward", "s"): [("u", "row")], ("*", "r"): [("b", "query_start")],
+           ("*", "slots_out"): [("slots", ""), ("r", "state_out_row"), ("b", "state_out_row")]}
+STATES = ("state_in", "state_k_in", "state_v_in")
+# Of the arrays that say such an extent, those that are asked.
+ASKED = {("slots_out", "slots"): STATES, ("slots_out", "r"): ("start",), ("slots_out", "b"): ("q", "x")}
 
 # Rows of o without those of history, which every sequence has.
-DERIVED = {"rows_out": "size(q, 3) - history * (query_start === nothing ? 1 : length(query_start) - 1)"}
+DERIVED = {"rows_out": "size(q, 3) - history * (query_start === nothing ? 1 : length(query_start) - 1)",
+           "heads": "max(size(k, 2), size(v, 2))", "heads_out": "max(size(q, 2), size(k, 2), size(v, 2))"}
 # An extent that follows from an array and a number of the call.
 COMPUTED = {("trace_forward", "n"): "cld(size(q, 3), block_rows == 0 ? 64 : block_rows)"}
 # The last extent of a field of bits, and what it counts; `keys` ends one that broadcasts too.
@@ -167,12 +172,12 @@ class Op:
             if not self.by_name[name]["optional"]:
                 return f"size({name}, {at})" + (f" - {-add}" if add else "")
         arrays = [f"({name}, {at}, {add})" for name, at, add in self.sources(dim)]
-        if not arrays and dim in DERIVED:
+        if dim in DERIVED:
             return DERIVED[dim]
         for other, absent in self.follows(dim):
             test = f"{absent} === nothing"
             arrays += [f"({test} ? {name} : nothing, {at}, {add})" if absent in self.by_name else f"({name}, {at}, {add})"
-                       for name, at, add in self.sources(other)]
+                       for name, at, add in self.sources(other) if name in ASKED.get((dim, other), (name,))]
         return f"extent(\"{self.name}\", \"{field['name']}\", \"{dim}\", {', '.join(arrays)})"
 
     def element(self, field):
@@ -180,6 +185,10 @@ class Op:
             return f"eltype({field['dtype_as']})"
         if len(field["dtypes"]) == 1:
             return ELEMENTS[field["dtypes"][0]]
+        if field["dims"][0] in ("slots_out", "snapshots"):  # a state, whatever the data's dtype is
+            own = field["name"].replace("_out", "_in")
+            state = own if own in STATES else "state_in"
+            return f"{state} === nothing ? Float32 : eltype({state})"
         like = f"eltype({self.like['name']})"
         if set(self.like["dtypes"]) <= set(field["dtypes"]):
             return like

@@ -25,8 +25,16 @@ SCALARS = {"i64": ("q", "0"), "f32": ("f", "0.0"), "i32": ("i", "0")}
 # An extent that the header's words, not a tensor, give: r is b where no tensor has r, and the
 # reverse without key_start (core.h); a merge without `row` writes as many rows as its parts have.
 IMPLIED = {"r": ("b", None), "b": ("r", "key_start"), "s": ("u", "row")}
+# Rows of the states that a call writes: those of the states that it reads, or one a sequence where
+# no state_out_row says otherwise.  What tells them, its extent, and the input that must be absent.
+STATES = ("state_in", "state_k_in", "state_v_in")
+SLOTS_OUT = [(STATES, "slots", None), (("start",), "r", "state_out_row"), ((), "b", "state_out_row")]
 # Rows of o without those of history, which every sequence has.
-DERIVED = {"rows_out": "v_q[2][1] - history * call.sequences(v_query_start)"}
+DERIVED = {
+    "rows_out": "v_q[2][1] - history * call.sequences(v_query_start)",
+    "heads": "max(v_k[2][2], v_v[2][2])",
+    "heads_out": "max(v_q[2][2], v_k[2][2], v_v[2][2])",
+}
 # An extent that follows from an input and a number of the call.
 COMPUTED = {("trace_forward", "n"): ("q", "-(-v_q[2][1] // (block_rows or 64))")}
 # The last extent of a field of bits, and what it counts; `keys` ends one that broadcasts too.
@@ -197,10 +205,17 @@ class Operation:
                 plan.append((dim, [(COMPUTED[self.name, dim][0], None, 0, None)], False))
                 continue
             found = self.find(dim)
-            if not found and dim in DERIVED:
+            if dim in DERIVED:
                 read = [f for f in self.inputs if f"v_{f['name']}" in DERIVED[dim]]
                 plan.append((dim, [(f["name"], 0, 0, None) for f in read], False))
                 continue
+            if dim == "slots_out":
+                found = [
+                    (*s[:3], without)
+                    for names, other, without in SLOTS_OUT
+                    for s in self.find(other)
+                    if not names or s[0] in names
+                ]
             if not found and dim in IMPLIED or found and dim == "r" and not self.static(found):
                 other, without = IMPLIED[dim]
                 found = found + [(*s[:3], without) for s in self.find(other)]
@@ -247,6 +262,10 @@ class Operation:
             return f"v_{output['dtype_as']}[1]"
         if len(codes) == 1:
             return str(codes[0])
+        if output["dims"][0] in ("slots_out", "snapshots"):  # a state, whatever the data's dtype is
+            own = output["name"].replace("_out", "_in")
+            state = own if own in STATES else "state_in"
+            return f"v_{state}[1] if v_{state} is not None else 1"
         first = self.required[0]["name"]
         return f"v_{first}[1] if v_{first}[1] in {tuple(codes)} else {codes[0]}"
 

@@ -45,7 +45,7 @@
  *    f               kl.h: columns of the student; cache.h: heads of v
  *    n               what the operation counts: parts, pairs, row blocks, scales, entries of a list
  *    u               a second count: rows of a part (merge.h), of k_out (cache.h), blocks of keys
- *    x               kl.h: key heads of the student or indexer; elsewhere heads with a list
+ *    x               kl.h: key heads of a student; linear.h: heads of v; else heads with a list
  *    pages           pages in a row of page_table
  *    pool            pages of a pool
  *    pool2           pages of the pool that is copied to

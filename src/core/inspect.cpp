@@ -11,7 +11,7 @@
 // | keep_row | 0 .. keep |
 // | len | 0 .. the tokens that a sequence has room for |
 // | output_from | 0 .. len |
-// | state_row, state_out_row, snapshot_row | -1 .. the last row of state_in, state_out, snapshot |
+// | state_row, state_out_row, snapshot_row | -1 .. the last of slots, slots_out, snapshots |
 // Calls of row blocks and key blocks do not say in the contract how many rows and keys that is:
 // their lengths and starts have no upper bound here.
 #include "core/inspect.h"
@@ -52,9 +52,9 @@ class Inspector {
     entries("keep_row", 0, {extent("keep")});
     lengths("len", lasts("", "start", rows_of_q));
     lengths("output_from", lasts("len", "start", rows_of_q));
-    if (has("state_in")) entries("state_row", -1, {extent("slots") - 1});
-    if (has("state_out")) entries("state_out_row", -1, {extent("slots_out") - 1});
-    if (has("snapshot")) entries("snapshot_row", -1, {extent("snapshots") - 1});
+    rows_of_states("state_row", extent("slots"));
+    rows_of_states("state_out_row", extent("slots_out"));
+    rows_of_states("snapshot_row", extent("snapshots"));
   }
 
  private:
@@ -166,6 +166,10 @@ class Inspector {
     const std::vector<int32_t> value = read(name);
     for (size_t i = 0; i < value.size(); ++i)
       hold(name, i, value[i], first, last.begin()[i % last.size()]);
+  }
+  // Without states, -1, no row is read.
+  void rows_of_states(const char* name, int64_t states) const {
+    if (states >= 0) entries(name, -1, {states - 1});
   }
 
   Context& ctx_;

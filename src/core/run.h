@@ -51,11 +51,12 @@ struct Run {
   FOVEA_HD bool ragged() const { return start || len || token_max < s; }
 
   // Packed: the number of sequences that begin before `token`.
-  FOVEA_HD int64_t begun_before(int64_t token) const {
+  FOVEA_HD int64_t begun_before(int64_t token) const { return begun_before(start, count, token); }
+  static FOVEA_HD int64_t begun_before(const IntVector& starts, int64_t count, int64_t token) {
     int64_t low = 0, high = count;
     while (low < high) {
       const int64_t middle = low + (high - low) / 2;
-      if (start[middle] < token)
+      if (starts[middle] < token)
         low = middle + 1;
       else
         high = middle;

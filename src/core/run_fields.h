@@ -9,13 +9,13 @@ namespace fovea {
 // A state without rows that place it has one for each sequence.
 inline int64_t read_slots(const char* op, const char* field, const char* letter,
                           const fovea_tensor& x, const fovea_tensor& rows, const Run& run,
-                          const char* without) {
+                          const char* without, const char* tokens) {
   if (!x.data) return 0;
   if (!rows.data && x.shape[0] != run.count)
     refuse(
         "%s: %s.shape[0] (%s) is %lld, wanted %lld: without %s each sequence of %s has a "
         "row",
-        op, field, letter, lld(x.shape[0]), lld(run.count), without, run.start ? "start" : "x");
+        op, field, letter, lld(x.shape[0]), lld(run.count), without, run.start ? "start" : tokens);
   return x.shape[0];
 }
 
@@ -28,12 +28,15 @@ Run read_run(const char* op, const P& p, int64_t b, int64_t s) {
   run.count = p.start.data ? p.start.shape[0] - 1 : b, run.s = s;
   check_not_negative(op, "token_max", p.token_max);
   run.token_max = bounded(p.token_max, s);
-  run.slots = read_slots(op, "state_in", "slots", p.state_in, p.state_row, run, "state_row");
+  const char* tokens = "x";
+  if constexpr (requires { p.q; }) tokens = "q";
+  run.slots =
+      read_slots(op, "state_in", "slots", p.state_in, p.state_row, run, "state_row", tokens);
   if constexpr (requires { p.state_out; }) {
     run.state_out_row = int_vector(p.state_out_row), run.snapshot_row = view_of<2>(p.snapshot_row);
     run.slots_out = read_slots(op, "state_out", "slots_out", p.state_out,
                                p.state_out_row.data ? p.state_out_row : p.state_row, run,
-                               "state_row and state_out_row");
+                               "state_row and state_out_row", tokens);
     check_needs(op, p.snapshot, "snapshot", p.snapshot_row, "snapshot_row");
     if (p.snapshot_every < (p.snapshot.data ? 1 : 0))
       refuse("%s: snapshot_every is %lld, wanted >= %d", op, lld(p.snapshot_every),

@@ -41,6 +41,22 @@ void launch_pdl(Context& ctx, const char* op, int64_t work, int threads, int64_t
   check(cudaLaunchKernelEx(&config, kernel, args...), op);
 }
 
+// Enqueues `work` blocks in clusters of `cluster`, which divides it.
+template <auto kernel, class... Args>
+void launch_clusters(Context& ctx, const char* op, int64_t work, int cluster, int threads,
+                     int64_t shared_bytes, const Args&... args) {
+  if (work <= 0) return;
+  if (shared_bytes > 32 * 1024) allow_shared<kernel>(ctx, op);
+  cudaLaunchAttribute together{};
+  together.id = cudaLaunchAttributeClusterDimension;
+  together.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(work), config.blockDim = static_cast<unsigned>(threads);
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes), config.stream = stream(ctx);
+  config.attrs = &together, config.numAttrs = 1;
+  check(cudaLaunchKernelEx(&config, kernel, args...), op);
+}
+
 // Enqueues `work` blocks; none for no work.
 template <auto kernel, class... Args>
 void launch(Context& ctx, const char* op, int64_t work, int threads, int64_t shared_bytes,

@@ -50,7 +50,9 @@ void store_row(void* data, int32_t dtype, int64_t offset, int64_t stride, int64_
   };
   if (dtype == FOVEA_F16) return store(static_cast<F16*>(data));
   if (dtype == FOVEA_BF16) return store(static_cast<Bf16*>(data));
-  store(static_cast<float*>(data));
+  float* to = static_cast<float*>(data);
+  if (stride != 1) return store(to);
+  for (int64_t i = 0; i < count; ++i) to[offset + i] = from[i] * factor;
 }
 
 void load_query(const Simd& simd, const View<4>& from, int32_t dtype, int64_t offset, int64_t width,

@@ -64,6 +64,48 @@ struct Correlate {
   float* room;  // of rows * columns vectors
 };
 
+// to[t][s] = sum_c x[t][c] key[s][c] prod_r decay[r][c] over s < r <= t, for s <= t < 16; `before`:
+// over s < r < t, for s < t, and 0 where s is t.  d: a multiple of Simd::width.
+struct DecayedDots {
+  int64_t d;
+  const float *x, *key, *decay;
+  int64_t row;  // of these three
+  float* to;
+  int64_t to_row;
+  bool before;
+};
+
+// One token of a recurrence on a state of `rows` (d) by `columns`, H_c a row of it.  from nullptr:
+// a state of zeros, to nullptr: the state after the token is not kept; to may be from.
+//   H~_c = decay_c column H_c, where that factor is 0: 0
+//   low:  H_c becomes H~_c + key_c value + low_c sum_c p_c H_c
+//   p:    H_c becomes H~_c + key_c (beta value - sum_c p_c H~_c)
+//   else: H_c becomes H~_c + key_c value
+// y[i] = sum_c query[i][c] H_c of the state after the token, or with read_before of the one before.
+// key nullptr: y alone, of `from`.
+struct TokenStep {
+  int64_t rows, columns;
+  const float* from;
+  int64_t from_row;
+  float* to;
+  int64_t to_row;
+  const float *decay, *column;  // column nullptr: 1
+  const float *key, *value, *p, *low;
+  float beta;
+  bool read_before;
+  int64_t outputs;
+  const float* query;  // (outputs, rows)
+  float* y;            // (outputs, columns)
+};
+
+// The adjoint of DecayedDots, w_ts the product of the decays of a pair, all rows of `row`:
+//   dx[t] += sum_s grad[t][s] w_ts key[s],  dkey[s] += sum_t grad[t][s] w_ts x[t]
+//   dlog[r] += sum of grad[t][s] w_ts x[t] key[s] over the pairs that have decay r
+struct DecayedGrads {
+  DecayedDots of;  // to: grad, only read
+  float *dx, *dkey, *dlog;
+};
+
 // Score tiles are x[key][row], `lanes` rows in lanes: a multiple of Simd::width.
 struct Simd {
   const char* name;
@@ -153,6 +195,22 @@ struct Simd {
 
   void (*convolve)(const Convolve& c);
   void (*correlate)(const Correlate& c);
+
+  // x = e^x within 1 ulp, 1 / (1 + e^-x) and ln(1 + e^x) within 3; 0 below 2^-125.
+  void (*exponential)(int64_t count, float* x);
+  void (*logistic)(int64_t count, float* x);
+  void (*softplus)(int64_t count, float* x);
+
+  void (*decayed_dots)(const DecayedDots& a);
+
+  // The same bits of a column, however many others there are.
+  void (*token_step)(const TokenStep& a);
+
+  void (*decayed_grads)(const DecayedGrads& a);
+
+  // y[c][r] = x[r][c].
+  void (*transpose)(int64_t rows, int64_t columns, const float* x, int64_t x_row, float* y,
+                    int64_t y_row);
 };
 
 extern const Simd simd_base;

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "cases/all.h"
+#include "contract_call.h"
 
 namespace fuzz {
 
@@ -87,8 +88,17 @@ class Round {
       : ctx_(ctx),
         from_(data, size, seed),
         call_(seed_call(from_.pick(static_cast<int64_t>(seeds().size())))),
-        params_(call_.params),
-        tensors_((params_.size() - 8) / sizeof(fovea_tensor)) {}
+        params_(call_.params) {
+    // By the header: fields that were appended stand behind the numbers.
+    for (const contract::Field& f : contract::find_op(call_.op.name)->fields)
+      if (f.offset >= params_.size() || f.kind == contract::size)
+        continue;
+      else if (f.kind == contract::tensor)
+        tensors_.push_back(f.offset);
+      else
+        for (size_t at = f.offset; at < f.offset + (f.kind == contract::i64 ? 8 : 4); at += 4)
+          words_.push_back(at);
+  }
 
   // Whether the call ran.
   bool run() {
@@ -114,7 +124,9 @@ class Round {
   }
 
  private:
-  fovea_tensor& tensor(size_t i) { return reinterpret_cast<fovea_tensor*>(params_.data() + 8)[i]; }
+  fovea_tensor& tensor(size_t i) {
+    return *reinterpret_cast<fovea_tensor*>(params_.data() + tensors_[i]);
+  }
 
   fovea_tensor& slot(const harness::Field& f) {
     return *reinterpret_cast<fovea_tensor*>(params_.data() + f.slot);
@@ -150,7 +162,7 @@ class Round {
       case 5:
         return change_integers();
       default:
-        return change_tensor(tensor(from_.pick(static_cast<int64_t>(tensors_))));
+        return change_tensor(tensor(from_.pick(static_cast<int64_t>(tensors_.size()))));
     }
   }
 
@@ -165,15 +177,15 @@ class Round {
     struct_size_changed_ = true;
   }
 
-  // Any word behind the tensors.
+  // Any word of a number.
   void change_scalar() {
-    const size_t tail = 8 + tensors_ * sizeof(fovea_tensor), words = (params_.size() - tail) / 4;
-    if (!words) return;
+    if (words_.empty()) return;
     static constexpr uint32_t list[] = {0,          1,          2,          3,          16,
                                         0xffffffff, 0x7fffffff, 0x80000000, 0x3f800000, 0x3dcccccd,
                                         0x7f800000, 0x7fc00000, 0xbf800000};
     const uint32_t value = list[from_.pick(std::size(list))];
-    std::memcpy(params_.data() + tail + 4 * from_.pick(static_cast<int64_t>(words)), &value, 4);
+    const size_t at = words_[from_.pick(static_cast<int64_t>(words_.size()))];
+    std::memcpy(params_.data() + at, &value, 4);
   }
 
   // What i32 tensors say about places: lengths, starts, pages, rows, positions.
@@ -216,7 +228,7 @@ class Round {
           x.data = static_cast<uint8_t*>(x.data) + 1 + from_.pick(3);
         return;
       default: {  // another tensor, for an absent one too: whatever it is used for
-        x = tensor(from_.pick(static_cast<int64_t>(tensors_)));
+        x = tensor(from_.pick(static_cast<int64_t>(tensors_.size())));
         for (const auto& buffer : buffers_)
           if (x.data >= buffer->begin() && x.data < buffer->begin() + kRoom) buffer->written = true;
       }
@@ -244,7 +256,7 @@ class Round {
   // Every tensor fits where it lies, and the work is small.
   bool honest() {
     int64_t work = 1, columns = 1;
-    for (size_t i = 0; i < tensors_; ++i) {
+    for (size_t i = 0; i < tensors_.size(); ++i) {
       const fovea_tensor& x = tensor(i);
       if (!x.data) continue;
       const int64_t span = span_of(x);
@@ -258,7 +270,7 @@ class Round {
   // First byte of buffer i past every tensor that lies in it.
   int64_t reach(size_t i) {
     int64_t end = 0;
-    for (size_t n = 0; n < tensors_; ++n) {
+    for (size_t n = 0; n < tensors_.size(); ++n) {
       const fovea_tensor& x = tensor(n);
       const auto* data = static_cast<const uint8_t*>(x.data);
       if (data && data >= buffers_[i]->begin() && data < buffers_[i]->begin() + kRoom)
@@ -284,7 +296,7 @@ class Round {
   // What a failing round is about.
   void print() {
     std::printf("%s\n", call_.op.name);
-    for (size_t i = 0; i < tensors_; ++i) {
+    for (size_t i = 0; i < tensors_.size(); ++i) {
       const fovea_tensor& x = tensor(i);
       if (!x.data) continue;
       std::printf("  tensor %zu: dtype %d, shape", i, x.dtype);
@@ -297,7 +309,7 @@ class Round {
                       static_cast<uint8_t*>(x.data) - buffers_[b]->begin());
       std::printf("\n");
     }
-    for (size_t at = 8 + tensors_ * sizeof(fovea_tensor); at < params_.size(); at += 4) {
+    for (const size_t at : words_) {
       int32_t word;
       std::memcpy(&word, params_.data() + at, 4);
       std::printf("%s%d", at % 32 ? " " : "\n  ", word);
@@ -315,7 +327,7 @@ class Round {
   Source from_;
   const Call& call_;
   std::vector<uint8_t> params_;
-  size_t tensors_;
+  std::vector<size_t> tensors_, words_;  // where they stand in the params
   std::vector<std::unique_ptr<Buffer>> buffers_;
   bool struct_size_changed_ = false;
 };

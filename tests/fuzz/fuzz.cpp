@@ -49,7 +49,9 @@ TEST(fuzz, descriptors) {
   }
   std::printf("%lld rounds, %lld of them ran\n", static_cast<long long>(rounds),
               static_cast<long long>(ran));
-  EXPECT_GT(ran, rounds / 10);
+  // A fifth of many rounds runs.  The first ones build the calls that all start from: under a
+  // sanitizer 20 seconds see a few dozen, whose share scatters.
+  EXPECT_GT(ran, rounds / 20);
 }
 
 }  // namespace

@@ -89,9 +89,18 @@ inline bool fits(fovea_backend backend, const Case& c) {
   return backend != FOVEA_HOST || c.cuda_kernel.empty() || !c.host_kernel.empty();
 }
 
+// Rows of tests/heavy.txt: "op/name".
+inline const std::set<std::string>& heavy() {
+  static const std::set<std::string> rows = {
+#include "heavy.txt"
+  };
+  return rows;
+}
+
 // Cases that do not fit would be four fifths of the host's time.  Of these one in 48 runs,
 // always the same, and none under a sanitizer.  What is lost there is large shapes.
 inline bool registered(fovea_backend backend, const Case& c) {
+  if (sanitized() && heavy().count(c.op + "/" + c.name)) return false;
   return fits(backend, c) || (!sanitized() && seed_of(c.name) % 48 == 0);
 }
 
@@ -105,6 +114,15 @@ inline std::vector<Case> one_a_kernel(const std::vector<Case>& cases) {
         (!c.cuda_kernel.empty() && kernels.insert(c.op + "." + c.cuda_kernel).second))
       few.push_back(c);
   return few;
+}
+
+// A row of tests/heavy.txt that names no case of an operation that is here.
+inline std::string stale_row(const std::vector<Case>& cases) {
+  std::set<std::string> names, ops;
+  for (const Case& c : cases) names.insert(c.op + "/" + c.name), ops.insert(c.op);
+  for (const std::string& row : heavy())
+    if (ops.count(row.substr(0, row.find('/'))) && !names.count(row)) return row;
+  return "";
 }
 
 inline void register_cases(const std::vector<Case>& cases) {

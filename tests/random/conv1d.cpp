@@ -1,57 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "random/fill.h"
+#include "random/run.h"
 
 namespace random_calls {
 namespace {
 
-// The rows that a call writes differ, and none is read by another sequence: with rows of its own
-// for one kind of state, every kind has them.
 void tensors(Draw& d) {
-  if (d.knows("snapshot") && d.has("snapshot")) d.give("snapshot_row"), d.give("state_row");
-  if (d.has("state_out_row")) d.give("state_row");
-  if (d.knows("y") && !d.has("y") && !d.has("snapshot") && !d.one_in(20)) d.give("state_out");
+  run_tensors(d, "y");
 }
 
 void extents(Draw& d) {
-  const int64_t r = d.x("r");
   d.x("taps") = d.one_in(40) ? 0 : d.one_of({1, 2, 3, 4, 4, 4, 5, 8});
   d.x("tail") = std::max<int64_t>(0, d.x("taps") - 1) + d.one_of({0, 0, 1, 6});
-  d.x("n") = d.one_of({0, 1, 2, 5});
-  d.x("slots") = d.has("state_row") ? d.one_of({0, 1, 3, 9, 30}) : r;
-  d.x("slots_out") = d.has("state_row") || d.has("state_out_row")
-                         ? d.one_in(2) ? d.x("slots") : d.one_of({0, 1, 3, 9, 30})
-                         : r;
-  d.x("snapshots") = d.one_in(2) ? d.x("slots_out") : d.one_of({0, 1, 3, 9, 30});
-}
-
-void scalars(Draw& d) {
-  d.maybe<int64_t>("token_max", d.one_of({1, 2, 9, int64_t{1} << 40}));
-  if (d.has("snapshot"))
-    d.set<int64_t>("snapshot_every", d.one_of({1, 1, 2, 3, 16, int64_t{1} << 40}));
-}
-
-// Rows that are read, those of last states and those of snapshots lie in a third of the rows each.
-bool integers(Filler& f, const Tensor& x) {
-  if (f.is(x, {"len"})) return f.places(x, 0, f.extent("x", 1, 0) + 1), true;
-  if (f.is(x, {"output_from"}))
-    return f.places(x, 0, std::min<int64_t>(9, f.extent("x", 1, 0))), true;
-  const int third = f.is(x, {"state_row"})       ? 0
-                    : f.is(x, {"state_out_row"}) ? 1
-                    : f.is(x, {"snapshot_row"})  ? 2
-                                                 : -1;
-  if (third < 0) return false;
-  int64_t rows = INT64_MAX;
-  for (const char* name : {"state_in", "state_out", "snapshot"})
-    if (f.given(name)) rows = std::min(rows, f.extent(name, 0, 0));
-  if (rows == INT64_MAX) rows = 0;
-  f.distinct_from(x, rows / 3 * third, rows / 3);
-  return true;
+  run_extents(d);
 }
 
 const Rules kConv1d({"x_conv1d_"}, {.tensors = tensors,
                                     .extents = extents,
-                                    .scalars = scalars,
-                                    .integers = integers});
+                                    .scalars = run_scalars,
+                                    .integers = run_integers});
 
 }  // namespace
 }  // namespace random_calls

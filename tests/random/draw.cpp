@@ -284,7 +284,9 @@ void Draw::share() {
   const int k = find("k"), v = find("v");
   if (k < 0 || v < 0 || call_.tensors[v].field->output || !one_in(10)) return;
   fovea_tensor &a = call_.tensors[k].view, &b = call_.tensors[v].view;
-  if (a.dtype != b.dtype || a.ndim != b.ndim || a.shape[3] < b.shape[3]) return;
+  if (a.dtype != b.dtype || a.ndim != b.ndim) return;
+  for (int i = 0; i < a.ndim; ++i)
+    if (a.shape[i] < b.shape[i]) return;
   std::copy(a.stride, a.stride + 4, b.stride);
   call_.tensors[v].shares = k;
 }

@@ -223,6 +223,34 @@ class XConv1dActivation(enum.IntEnum):
     SILU = 1  # z / (1 + exp(-z))
 
 
+class XGateMap(enum.IntEnum):
+    """What turns a raw gate x into the log of a decay: g = map(x + bias), with the rate of its head.
+A decay is e^g.  g = -inf resets exactly: what the state held before is gone, NaN too."""
+
+    LOG = 0  # g = x, of any sign; nothing is ever divided by a decay
+    SOFTPLUS = 1  # -exp(rate) ln(1 + exp(x))
+    BOUNDED = 2  # -gate_bound sigmoid(exp(rate) x)
+    LOG_SIGMOID = 3  # ln(sigmoid(x)) / gate_tau
+    EXP = 4  # -exp(x)
+
+
+class XFeatureMap(enum.IntEnum):
+    """A map of each element of q or k."""
+
+    NONE = 0  # x
+    RELU = 1  # max(x, 0)
+    ELU_PLUS_ONE = 2  # x + 1 from 0 on, exp(x) below
+    SILU = 3  # x / (1 + exp(-x))
+
+
+class XBetaMap(enum.IntEnum):
+    """A map of the strength of a correction."""
+
+    NONE = 0  # x
+    SIGMOID = 1  # sigmoid(x)
+    TWO_SIGMOID = 2  # 2 sigmoid(x)
+
+
 class XSummary(enum.IntEnum):
     """Parts of a row of y, bits of `want`.  Those of the first four that are wanted stand side by
 side, in the order of their bits; each of the others stands alone."""
@@ -1750,6 +1778,65 @@ class XLshForwardParams(C.Structure):
     ]
 
 
+class XGsaForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("gate", Tensor),
+        ("state_k_in", Tensor),
+        ("state_v_in", Tensor),
+        ("o", Tensor),
+        ("state_k_out", Tensor),
+        ("state_v_out", Tensor),
+        ("start", Tensor),
+        ("len", Tensor),
+        ("state_row", Tensor),
+        ("state_out_row", Tensor),
+        ("output_from", Tensor),
+        ("token_max", C.c_int64),
+        ("scale", C.c_float),
+        ("gate_bound", C.c_float),
+        ("gate_tau", C.c_float),
+        ("gate_map", C.c_int32),
+        ("map_q", C.c_int32),
+        ("map_k", C.c_int32),
+    ]
+
+
+class XGsaBackwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("gate", Tensor),
+        ("state_k_in", Tensor),
+        ("state_v_in", Tensor),
+        ("dout", Tensor),
+        ("dstate_k_out", Tensor),
+        ("dstate_v_out", Tensor),
+        ("dq", Tensor),
+        ("dk", Tensor),
+        ("dv", Tensor),
+        ("dgate", Tensor),
+        ("dstate_k_in", Tensor),
+        ("dstate_v_in", Tensor),
+        ("start", Tensor),
+        ("len", Tensor),
+        ("state_row", Tensor),
+        ("output_from", Tensor),
+        ("token_max", C.c_int64),
+        ("scale", C.c_float),
+        ("gate_bound", C.c_float),
+        ("gate_tau", C.c_float),
+        ("gate_map", C.c_int32),
+        ("map_q", C.c_int32),
+        ("map_k", C.c_int32),
+    ]
+
+
 class XConv1dForwardParams(C.Structure):
     _fields_ = [
         ("struct_size", C.c_size_t),
@@ -1792,6 +1879,188 @@ class XConv1dBackwardParams(C.Structure):
         ("output_from", Tensor),
         ("token_max", C.c_int64),
         ("activation", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
+class XGlaForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("gate_head", Tensor),
+        ("gate_key", Tensor),
+        ("gate_value", Tensor),
+        ("gate_rate", Tensor),
+        ("gate_bias", Tensor),
+        ("select", Tensor),
+        ("bonus", Tensor),
+        ("skip", Tensor),
+        ("state_in", Tensor),
+        ("z_in", Tensor),
+        ("o", Tensor),
+        ("state_out", Tensor),
+        ("z_out", Tensor),
+        ("snapshot", Tensor),
+        ("z_snapshot", Tensor),
+        ("start", Tensor),
+        ("len", Tensor),
+        ("state_row", Tensor),
+        ("state_out_row", Tensor),
+        ("output_from", Tensor),
+        ("snapshot_row", Tensor),
+        ("key_start", Tensor),
+        ("key_len", Tensor),
+        ("token_max", C.c_int64),
+        ("snapshot_every", C.c_int64),
+        ("scale", C.c_float),
+        ("eps", C.c_float),
+        ("gate_bound", C.c_float),
+        ("gate_tau", C.c_float),
+        ("gate_map", C.c_int32),
+        ("map_q", C.c_int32),
+        ("map_k", C.c_int32),
+        ("full", C.c_int32),
+        ("read_before", C.c_int32),
+        ("normalise", C.c_int32),
+        ("bonus_sigmoid", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
+class XGlaBackwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("gate_head", Tensor),
+        ("gate_key", Tensor),
+        ("gate_value", Tensor),
+        ("gate_rate", Tensor),
+        ("gate_bias", Tensor),
+        ("select", Tensor),
+        ("bonus", Tensor),
+        ("skip", Tensor),
+        ("state_in", Tensor),
+        ("z_in", Tensor),
+        ("dout", Tensor),
+        ("dstate_out", Tensor),
+        ("dz_out", Tensor),
+        ("dq", Tensor),
+        ("dk", Tensor),
+        ("dv", Tensor),
+        ("dgate_head", Tensor),
+        ("dgate_key", Tensor),
+        ("dgate_value", Tensor),
+        ("dgate_rate", Tensor),
+        ("dgate_bias", Tensor),
+        ("dselect", Tensor),
+        ("dbonus", Tensor),
+        ("dskip", Tensor),
+        ("dstate_in", Tensor),
+        ("dz_in", Tensor),
+        ("start", Tensor),
+        ("len", Tensor),
+        ("state_row", Tensor),
+        ("output_from", Tensor),
+        ("key_start", Tensor),
+        ("key_len", Tensor),
+        ("token_max", C.c_int64),
+        ("scale", C.c_float),
+        ("eps", C.c_float),
+        ("gate_bound", C.c_float),
+        ("gate_tau", C.c_float),
+        ("gate_map", C.c_int32),
+        ("map_q", C.c_int32),
+        ("map_k", C.c_int32),
+        ("full", C.c_int32),
+        ("read_before", C.c_int32),
+        ("normalise", C.c_int32),
+        ("bonus_sigmoid", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
+class XDeltaForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("beta", Tensor),
+        ("erase", Tensor),
+        ("gate_head", Tensor),
+        ("gate_key", Tensor),
+        ("gate_rate", Tensor),
+        ("gate_bias", Tensor),
+        ("low_a", Tensor),
+        ("low_b", Tensor),
+        ("state_in", Tensor),
+        ("o", Tensor),
+        ("state_out", Tensor),
+        ("snapshot", Tensor),
+        ("start", Tensor),
+        ("len", Tensor),
+        ("state_row", Tensor),
+        ("state_out_row", Tensor),
+        ("output_from", Tensor),
+        ("snapshot_row", Tensor),
+        ("token_max", C.c_int64),
+        ("snapshot_every", C.c_int64),
+        ("scale", C.c_float),
+        ("eps", C.c_float),
+        ("gate_bound", C.c_float),
+        ("gate_tau", C.c_float),
+        ("gate_map", C.c_int32),
+        ("beta_map", C.c_int32),
+        ("l2_norm", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
+class XDeltaBackwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("beta", Tensor),
+        ("erase", Tensor),
+        ("gate_head", Tensor),
+        ("gate_key", Tensor),
+        ("gate_rate", Tensor),
+        ("gate_bias", Tensor),
+        ("low_a", Tensor),
+        ("low_b", Tensor),
+        ("state_in", Tensor),
+        ("dout", Tensor),
+        ("dstate_out", Tensor),
+        ("dq", Tensor),
+        ("dk", Tensor),
+        ("dv", Tensor),
+        ("dbeta", Tensor),
+        ("derase", Tensor),
+        ("dgate_head", Tensor),
+        ("dgate_key", Tensor),
+        ("dgate_rate", Tensor),
+        ("dgate_bias", Tensor),
+        ("dlow_a", Tensor),
+        ("dlow_b", Tensor),
+        ("dstate_in", Tensor),
+        ("start", Tensor),
+        ("len", Tensor),
+        ("state_row", Tensor),
+        ("output_from", Tensor),
+        ("token_max", C.c_int64),
+        ("scale", C.c_float),
+        ("eps", C.c_float),
+        ("gate_bound", C.c_float),
+        ("gate_tau", C.c_float),
+        ("gate_map", C.c_int32),
+        ("beta_map", C.c_int32),
+        ("l2_norm", C.c_int32),
         ("reserved", C.c_int32),
     ]
 
@@ -2058,8 +2327,14 @@ SIZES = {
     XLshAppendParams: 488,
     XSelectLshParams: 984,
     XLshForwardParams: 1280,
+    XGsaForwardParams: 1384,
+    XGsaBackwardParams: 1864,
     XConv1dForwardParams: 1280,
     XConv1dBackwardParams: 1368,
+    XGlaForwardParams: 2568,
+    XGlaBackwardParams: 3424,
+    XDeltaForwardParams: 2072,
+    XDeltaBackwardParams: 2928,
     XRecipe: 80,
     XPoolForwardParams: 1496,
     XPoolBackwardParams: 1008,
@@ -2253,12 +2528,30 @@ FUNCTIONS = {
     "fovea_x_lsh_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XLshForwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_lsh_forward": (C.c_int, [C.c_void_p, C.POINTER(XLshForwardParams)]),
+    "fovea_x_gsa_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XGsaForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_gsa_forward": (C.c_int, [C.c_void_p, C.POINTER(XGsaForwardParams)]),
+    "fovea_x_gsa_backward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XGsaBackwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_gsa_backward": (C.c_int, [C.c_void_p, C.POINTER(XGsaBackwardParams)]),
     "fovea_x_conv1d_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XConv1dForwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_conv1d_forward": (C.c_int, [C.c_void_p, C.POINTER(XConv1dForwardParams)]),
     "fovea_x_conv1d_backward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XConv1dBackwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_conv1d_backward": (C.c_int, [C.c_void_p, C.POINTER(XConv1dBackwardParams)]),
+    "fovea_x_gla_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XGlaForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_gla_forward": (C.c_int, [C.c_void_p, C.POINTER(XGlaForwardParams)]),
+    "fovea_x_gla_backward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XGlaBackwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_gla_backward": (C.c_int, [C.c_void_p, C.POINTER(XGlaBackwardParams)]),
+    "fovea_x_delta_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XDeltaForwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_delta_forward": (C.c_int, [C.c_void_p, C.POINTER(XDeltaForwardParams)]),
+    "fovea_x_delta_backward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XDeltaBackwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_delta_backward": (C.c_int, [C.c_void_p, C.POINTER(XDeltaBackwardParams)]),
     "fovea_x_recipe_count": (C.c_int64, []),
     "fovea_x_recipe_at": (C.c_int, [C.c_int64, C.POINTER(XRecipe)]),
     "fovea_x_recipe_get": (C.c_int, [C.c_char_p, C.POINTER(XRecipe)]),

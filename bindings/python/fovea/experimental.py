@@ -8,7 +8,7 @@ Inputs come first; by keyword outputs, optional inputs, numbers (0: the default)
 left out."""
 from ._call import Call
 from ._core import Context
-from ._abi import XCacheRule as CacheRule, XCompareMeasure as CompareMeasure, XConv1dActivation as Conv1dActivation, XGate as Gate, XNormGateAct as NormGateAct, XNormGateNorm as NormGateNorm, XPool as Pool, XProbeReduce as ProbeReduce, XProbedKind as ProbedKind, XProjectAct as ProjectAct, XSelectMeasure as SelectMeasure, XSelectNormalise as SelectNormalise, XSelectReduce as SelectReduce, XSelectRule as SelectRule, XSelectScope as SelectScope, XSelectScore as SelectScore
+from ._abi import XBetaMap as BetaMap, XCacheRule as CacheRule, XCompareMeasure as CompareMeasure, XConv1dActivation as Conv1dActivation, XFeatureMap as FeatureMap, XGate as Gate, XGateMap as GateMap, XNormGateAct as NormGateAct, XNormGateNorm as NormGateNorm, XPool as Pool, XProbeReduce as ProbeReduce, XProbedKind as ProbedKind, XProjectAct as ProjectAct, XSelectMeasure as SelectMeasure, XSelectNormalise as SelectNormalise, XSelectReduce as SelectReduce, XSelectRule as SelectRule, XSelectScope as SelectScope, XSelectScore as SelectScore
 from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_kl_indexer_forward, _x_kl_indexer_backward, _x_kl_gather_forward,
                  _x_kl_gather_backward, _x_kl_pool_forward, _x_kl_pool_backward,
@@ -21,7 +21,8 @@ from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_probed_forward, _x_flex_forward, _x_nsa_forward, _x_nsa_backward,
                  _x_infllm_forward, _x_project_forward, _x_project_backward, _x_graph_append,
                  _x_select_graph, _x_graph_forward, _x_lsh_append, _x_select_lsh, _x_lsh_forward,
-                 _x_conv1d_forward, _x_conv1d_backward)
+                 _x_conv1d_forward, _x_conv1d_backward, _x_gla_forward, _x_gla_backward,
+                 _x_delta_forward, _x_delta_backward, _x_gsa_forward, _x_gsa_backward)
 
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
@@ -33,9 +34,11 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "probed_forward", "flex_forward", "nsa_forward", "nsa_backward", "infllm_forward",
            "project_forward", "project_backward", "graph_append", "select_graph", "graph_forward",
            "lsh_append", "select_lsh", "lsh_forward", "conv1d_forward", "conv1d_backward",
-           "CacheRule", "CompareMeasure", "Conv1dActivation", "Gate", "NormGateAct", "NormGateNorm",
-           "Pool", "ProbeReduce", "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise",
-           "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
+           "gla_forward", "gla_backward", "delta_forward", "delta_backward", "gsa_forward",
+           "gsa_backward", "BetaMap", "CacheRule", "CompareMeasure", "Conv1dActivation",
+           "FeatureMap", "Gate", "GateMap", "NormGateAct", "NormGateNorm", "Pool", "ProbeReduce",
+           "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise", "SelectReduce",
+           "SelectRule", "SelectScope", "SelectScore"]
 
 
 def kl_jensen_shannon_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None,
@@ -3664,7 +3667,7 @@ def probed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
       threshold: share of the largest sum, > 0, <= 1; of MEANS
       skip_margin: in nats, as in x_sparse_forward; 0: none
       kind: "blocks", "columns", "lines", "means"
-      reduce: fovea_x_probe_reduce
+      reduce: "sum", "mean", "max"
       rule: "top_k", "top_p_ge", "top_p_gt", "top_p_under", "above", "at_least", "none"
       forced_count: 1: forced entries count for the rule
       force_own: 1: key blocks of the row block's own positions are forced; of BLOCKS and MEANS
@@ -3757,7 +3760,7 @@ def probed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
     if kind:
         call.enum(1956, kind, "kind", ProbedKind)
     if reduce:
-        call.scalar("i", 1960, reduce, "reduce")
+        call.enum(1960, reduce, "reduce", ProbeReduce)
     if rule:
         call.enum(1964, rule, "rule", SelectRule)
     if forced_count:
@@ -5043,8 +5046,9 @@ def conv1d_forward(ctx_or_x=None, /, x=None, weight=None, *, ctx=None, y=None, s
     v_state_in = None
     if state_in is not None:
         v_state_in = call.put("state_in", 296, state_in, 3)
+    v_start = None
     if start is not None:
-        call.put("start", 680, start)
+        v_start = call.put("start", 680, start, 1)
     if len is not None:
         call.put("len", 776, len)
     if state_row is not None:
@@ -5059,8 +5063,9 @@ def conv1d_forward(ctx_or_x=None, /, x=None, weight=None, *, ctx=None, y=None, s
         y = None if y is False else call.out("y", 392, y, v_x[2], v_x[1])
     if state_out is not None:
         state_out = None if state_out is False else call.out("state_out", 488, state_out, lambda:
-            (call.size("slots_out", slots_out), v_x[2][2], call.size("tail", tail, (v_state_in, 2,
-            0))), v_x[1])
+            (call.size("slots_out", slots_out, (v_state_in, 0, 0), (v_start if state_out_row is None
+            else None, 0, 1), (v_x if state_out_row is None else None, 0, 0)), v_x[2][2],
+            call.size("tail", tail, (v_state_in, 2, 0))), v_x[1])
     if snapshot is not None:
         snapshot = None if snapshot is False else call.out("snapshot", 584, snapshot, lambda:
             (call.size("snapshots", snapshots), v_x[2][2], call.size("tail", tail, (v_state_in, 2,
@@ -5168,3 +5173,971 @@ def conv1d_backward(ctx_or_x=None, /, x=None, weight=None, dy=None, *, ctx=None,
     if activation:
         call.enum(1360, activation, "activation", Conv1dActivation)
     return call.run(dx, dweight, dbias, dstate_in)
+
+
+def gla_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, state_out=None,
+                z_out=None, snapshot=None, z_snapshot=None, gate_head=None, gate_key=None,
+                gate_value=None, gate_rate=None, gate_bias=None, select=None, bonus=None, skip=None,
+                state_in=None, z_in=None, start=None, len=None, state_row=None, state_out_row=None,
+                output_from=None, snapshot_row=None, key_start=None, key_len=None, slots_out=None,
+                snapshots=None, token_max=0, snapshot_every=0, scale=0.0, eps=0.0, gate_bound=0.0,
+                gate_tau=0.0, gate_map=0, map_q=0, map_k=0, full=0, read_before=0, normalise=0,
+                bonus_sigmoid=0):
+    """Gated linear attention: a matrix H (d, e) for each sequence and head, to which every token adds
+    one outer product.  For token t, rows q_t, k_t, v_t:
+
+      q^ = map_q(q_t),  k^ = select_t map_k(k_t)
+      H_t = G_t . H_(t-1) + k^' v_t     G_t[c, j] = exp(gate_head + gate_key_c + gate_value_j)
+      y_t = scale q^ H_t, or with read_before scale q^ H_(t-1)
+      o_t = y_t + act(scale q^ . (bonus . k^) v_t) + skip . v_t
+
+    With `normalise` y_t is divided by scale q^ . z_t + eps:
+
+      z_t = decay . z_(t-1) + k^
+
+    With `full` every row reads the sum over all keys of its sequence, which count without rows too.
+    Keys then have an extent t, and key_start and key_len of their own.
+
+    State head n reads key head n / (heads / g) and value head n / (heads / x).  Output head j reads
+    query head j / (heads_out / h) and state head j / (heads_out / heads).  Gates are as given, or
+    gate_map makes them of raw numbers; gate_rate, gate_bias, gate_bound and gate_tau are refused
+    where no gate reads them.  A constant gate is a tensor with strides of 0 over b and s.
+    States are f32 or bf16, in either order in memory.  Sums are f32, states are rounded when they
+    are stored.
+
+    At least one of o, state_out and snapshot is given.  normalise excludes gate_value, read_before
+    and bonus; it asks for z_in with state_in, z_out with state_out, z_snapshot with snapshot.  full
+    excludes gates, read_before, bonus, skip and snapshot.
+
+    Limits: d is at most 512.  Every valid call has a kernel on the host and one on CUDA.  Hopper's
+    tensor cores take f16 and bf16 with d of 64 or 128, e a multiple of 64, no gate or a head gate.
+    Source: the chunk and recurrent forms of arXiv 2312.06635, 2307.08621 and 2405.21060.
+
+    Example
+      outputs = fovea.experimental.gla_forward(q, k, v, o=True, state_out=True, z_out=True)
+      o, state_out, z_out = outputs
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (b, t, g, d) as q: t = s without full
+      v: (b, t, x, e) as q
+
+    Outputs on request, by True or an array
+      o: (b, s, heads_out, e) as q or f32
+      state_out: (slots_out, heads, d, e) f32 bf16: may be state_in
+      z_out: (slots_out, heads, d) f32: may be z_in
+      snapshot: (snapshots, heads, d, e) f32 bf16: needs snapshot_row; may be state_out
+      z_snapshot: (snapshots, heads, d) f32: needs snapshot_row; may be z_out
+
+    Optional inputs
+      gate_head: (b, s, heads) as q or f32
+      gate_key: (b, s, heads, d) as q or f32
+      gate_value: (b, s, heads, e) as q or f32: has no bias
+      gate_rate: (heads) f32: of gate_map 1 and 2; absent: 0
+      gate_bias: (heads, d) f32: of gate_key; of gate_head, without gate_key: then column 0 is read;
+          absent: 0
+      select: (b, t, heads) as q or f32: absent: 1
+      bonus: (heads, d) f32: absent: 0
+      skip: (heads, e) f32: absent: 0
+      state_in: (slots, heads, d, e) f32 bf16: absent: zeros
+      z_in: (slots, heads, d) f32
+      start: (r+1) i32: first packed token of each sequence, ascending from 0; then b = 1
+      len: (r) i32: tokens in use, at most s or the packed extent
+      state_row: (r) i32
+      state_out_row: (r) i32
+      output_from: (r) i32: absent: 0
+      snapshot_row: (r, n) i32
+      key_start: (r+1) i32: with full and start alone
+      key_len: (r) i32: keys in use, with full alone
+
+    slots_out, snapshots: extents of new outputs that no input tells.
+
+    Numbers
+      token_max: 0: s
+      snapshot_every: tokens between snapshots, >= 1 with snapshot
+      scale: 0: d^-1/2
+      eps: of normalise; 0: 1e-6
+      gate_bound: gates are at least -gate_bound; 0: no bound.  The factor of gate_map 2, which
+          needs one
+      gate_tau: of gate_map 3; 0: 1
+      gate_map: "log", "softplus", "bounded", "log_sigmoid", "exp"
+      map_q: "none", "relu", "elu_plus_one", "silu"
+      map_k: "none", "relu", "elu_plus_one", "silu"
+      full: 0: causal, 1: every row reads every key
+      read_before: 1: y_t reads the state before its token
+      normalise: 1: y_t is divided by scale q^ . z_t + eps
+      bonus_sigmoid: act: 0 none, 1 sigmoid of each column
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_gla_forward)
+    else:
+        call, inputs = _x_gla_forward.begin(ctx_or_q, ctx, q, k, v)
+        [q, k, v] = inputs
+    v_q = call.put("q", 8, q, 4)
+    v_k = call.put("k", 104, k, 4)
+    v_v = call.put("v", 200, v, 4)
+    if gate_head is not None:
+        call.put("gate_head", 296, gate_head)
+    if gate_key is not None:
+        call.put("gate_key", 392, gate_key)
+    if gate_value is not None:
+        call.put("gate_value", 488, gate_value)
+    if gate_rate is not None:
+        call.put("gate_rate", 584, gate_rate)
+    if gate_bias is not None:
+        call.put("gate_bias", 680, gate_bias)
+    if select is not None:
+        call.put("select", 776, select)
+    if bonus is not None:
+        call.put("bonus", 872, bonus)
+    if skip is not None:
+        call.put("skip", 968, skip)
+    v_state_in = None
+    if state_in is not None:
+        v_state_in = call.put("state_in", 1064, state_in, 4)
+    if z_in is not None:
+        call.put("z_in", 1160, z_in)
+    v_start = None
+    if start is not None:
+        v_start = call.put("start", 1736, start, 1)
+    if len is not None:
+        call.put("len", 1832, len)
+    if state_row is not None:
+        call.put("state_row", 1928, state_row)
+    if state_out_row is not None:
+        call.put("state_out_row", 2024, state_out_row)
+    if output_from is not None:
+        call.put("output_from", 2120, output_from)
+    if snapshot_row is not None:
+        call.put("snapshot_row", 2216, snapshot_row)
+    if key_start is not None:
+        call.put("key_start", 2312, key_start)
+    if key_len is not None:
+        call.put("key_len", 2408, key_len)
+    if o is not None:
+        o = None if o is False else call.out("o", 1256, o, (v_q[2][0], v_q[2][1], max(v_q[2][2],
+            v_k[2][2], v_v[2][2]), v_v[2][3]), v_q[1])
+    if state_out is not None:
+        state_out = None if state_out is False else call.out("state_out", 1352, state_out, lambda:
+            (call.size("slots_out", slots_out, (v_state_in, 0, 0), (v_start if state_out_row is None
+            else None, 0, 1), (v_q if state_out_row is None else None, 0, 0)), max(v_k[2][2],
+            v_v[2][2]), v_q[2][3], v_v[2][3]), v_state_in[1] if v_state_in is not None else 1)
+    if z_out is not None:
+        z_out = None if z_out is False else call.out("z_out", 1448, z_out, lambda:
+            (call.size("slots_out", slots_out, (v_state_in, 0, 0), (v_start if state_out_row is None
+            else None, 0, 1), (v_q if state_out_row is None else None, 0, 0)), max(v_k[2][2],
+            v_v[2][2]), v_q[2][3]), 1)
+    if snapshot is not None:
+        snapshot = None if snapshot is False else call.out("snapshot", 1544, snapshot, lambda:
+            (call.size("snapshots", snapshots), max(v_k[2][2], v_v[2][2]), v_q[2][3], v_v[2][3]),
+            v_state_in[1] if v_state_in is not None else 1)
+    if z_snapshot is not None:
+        z_snapshot = None if z_snapshot is False else call.out("z_snapshot", 1640, z_snapshot,
+            lambda: (call.size("snapshots", snapshots), max(v_k[2][2], v_v[2][2]), v_q[2][3]), 1)
+    if token_max:
+        call.scalar("q", 2504, token_max, "token_max")
+    if snapshot_every:
+        call.scalar("q", 2512, snapshot_every, "snapshot_every")
+    if scale:
+        call.scalar("f", 2520, scale, "scale")
+    if eps:
+        call.scalar("f", 2524, eps, "eps")
+    if gate_bound:
+        call.scalar("f", 2528, gate_bound, "gate_bound")
+    if gate_tau:
+        call.scalar("f", 2532, gate_tau, "gate_tau")
+    if gate_map:
+        call.enum(2536, gate_map, "gate_map", GateMap)
+    if map_q:
+        call.enum(2540, map_q, "map_q", FeatureMap)
+    if map_k:
+        call.enum(2544, map_k, "map_k", FeatureMap)
+    if full:
+        call.scalar("i", 2548, full, "full")
+    if read_before:
+        call.scalar("i", 2552, read_before, "read_before")
+    if normalise:
+        call.scalar("i", 2556, normalise, "normalise")
+    if bonus_sigmoid:
+        call.scalar("i", 2560, bonus_sigmoid, "bonus_sigmoid")
+    return call.run(o, state_out, z_out, snapshot, z_snapshot)
+
+
+def gla_backward(ctx_or_q=None, /, q=None, k=None, v=None, dout=None, *, ctx=None, dq=None, dk=None,
+                 dv=None, dgate_head=None, dgate_key=None, dgate_value=None, dgate_rate=None,
+                 dgate_bias=None, dselect=None, dbonus=None, dskip=None, dstate_in=None, dz_in=None,
+                 gate_head=None, gate_key=None, gate_value=None, gate_rate=None, gate_bias=None,
+                 select=None, bonus=None, skip=None, state_in=None, z_in=None, dstate_out=None,
+                 dz_out=None, start=None, len=None, state_row=None, output_from=None,
+                 key_start=None, key_len=None, r=None, token_max=0, scale=0.0, eps=0.0,
+                 gate_bound=0.0, gate_tau=0.0, gate_map=0, map_q=0, map_k=0, full=0, read_before=0,
+                 normalise=0, bonus_sigmoid=0):
+    """Gradients of x_gla_forward from dout, and from the gradients of each sequence's last state. Each
+    output is optional: absent = not computed.  With W_t the gradient of H_t:
+
+      X = G_t . H_(t-1) . W_t
+      dq^ = scale dout H_t',  dk^ = W_t v_t',  dv = k^ W_t,  W_(t-1) = G_t . W_t
+      dgate_head = sum X,  dgate_key = sum_j X[c, j],  dgate_value = sum_c X[c, j]
+
+    and what normaliser, bonus, skip, select and the maps add.  Gradients of gates are those of what
+    was given: of raw gates with gate_map.  Where a gate is -inf, or gate_bound holds, they are 0.
+    Every element of an output is written: 0 where no sequence is.  Rows before output_from have no
+    output and take dout as 0.  Gradients of states have a row for each sequence of the call.
+    Sums have a fixed order: the same bits every run.
+
+    Example
+      dq, dk, dv = fovea.experimental.gla_backward(q, k, v, dout)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (b, t, g, d) as q
+      v: (b, t, x, e) as q
+      dout: (b, s, heads_out, e) as q or f32: the gradient of o
+
+    Outputs, new unless passed or False
+      dq: (b, s, h, d) as q
+      dk: (b, t, g, d) as q
+      dv: (b, t, x, e) as q
+
+    Outputs on request, by True or an array
+      dgate_head: (b, s, heads) as q or f32: needs gate_head; a stride of 0 receives the sum over
+          that dimension, here and below
+      dgate_key: (b, s, heads, d) as q or f32: needs gate_key
+      dgate_value: (b, s, heads, e) as q or f32: needs gate_value
+      dgate_rate: (heads) f32: needs gate_rate
+      dgate_bias: (heads, d) f32: needs gate_bias
+      dselect: (b, t, heads) as q or f32: needs select
+      dbonus: (heads, d) f32: needs bonus
+      dskip: (heads, e) f32: needs skip
+      dstate_in: (r, heads, d, e) f32: of the state that each sequence starts from, given or zeros
+      dz_in: (r, heads, d) f32: with normalise alone
+
+    Optional inputs
+      gate_head: (b, s, heads) as q or f32
+      gate_key: (b, s, heads, d) as q or f32
+      gate_value: (b, s, heads, e) as q or f32
+      gate_rate: (heads) f32
+      gate_bias: (heads, d) f32
+      select: (b, t, heads) as q or f32
+      bonus: (heads, d) f32
+      skip: (heads, e) f32
+      state_in: (slots, heads, d, e) f32 bf16
+      z_in: (slots, heads, d) f32
+      dstate_out: (r, heads, d, e) f32: of each sequence's last state; absent: 0
+      dz_out: (r, heads, d) f32: needs dstate_out
+      start: (r+1) i32
+      len: (r) i32
+      state_row: (r) i32
+      output_from: (r) i32
+      key_start: (r+1) i32
+      key_len: (r) i32
+
+    r: extents of new outputs that no input tells.
+
+    Numbers
+      token_max: 0: s
+      scale: 0: d^-1/2
+      eps: of normalise; 0: 1e-6
+      gate_bound: 0: no bound
+      gate_tau: of gate_map 3; 0: 1
+      gate_map: "log", "softplus", "bounded", "log_sigmoid", "exp"
+      map_q: "none", "relu", "elu_plus_one", "silu"
+      map_k: "none", "relu", "elu_plus_one", "silu"
+      full: 0: causal, 1: every row reads every key
+      read_before: 1: y_t reads the state before its token
+      normalise: 1: y_t is divided by scale q^ . z_t + eps
+      bonus_sigmoid: act: 0 none, 1 sigmoid of each column
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_gla_backward)
+    else:
+        call, inputs = _x_gla_backward.begin(ctx_or_q, ctx, q, k, v, dout)
+        [q, k, v, dout] = inputs
+    v_q = call.put("q", 8, q, 4)
+    v_k = call.put("k", 104, k, 4)
+    v_v = call.put("v", 200, v, 4)
+    v_gate_head = None
+    if gate_head is not None:
+        v_gate_head = call.put("gate_head", 296, gate_head, 3)
+    v_gate_key = None
+    if gate_key is not None:
+        v_gate_key = call.put("gate_key", 392, gate_key, 4)
+    v_gate_value = None
+    if gate_value is not None:
+        v_gate_value = call.put("gate_value", 488, gate_value, 4)
+    v_gate_rate = None
+    if gate_rate is not None:
+        v_gate_rate = call.put("gate_rate", 584, gate_rate, 1)
+    v_gate_bias = None
+    if gate_bias is not None:
+        v_gate_bias = call.put("gate_bias", 680, gate_bias, 2)
+    v_select = None
+    if select is not None:
+        v_select = call.put("select", 776, select, 3)
+    v_bonus = None
+    if bonus is not None:
+        v_bonus = call.put("bonus", 872, bonus, 2)
+    v_skip = None
+    if skip is not None:
+        v_skip = call.put("skip", 968, skip, 2)
+    if state_in is not None:
+        call.put("state_in", 1064, state_in)
+    if z_in is not None:
+        call.put("z_in", 1160, z_in)
+    call.put("dout", 1256, dout)
+    v_dstate_out = None
+    if dstate_out is not None:
+        v_dstate_out = call.put("dstate_out", 1352, dstate_out, 4)
+    v_dz_out = None
+    if dz_out is not None:
+        v_dz_out = call.put("dz_out", 1448, dz_out, 3)
+    v_start = None
+    if start is not None:
+        v_start = call.put("start", 2792, start, 1)
+    v_len = None
+    if len is not None:
+        v_len = call.put("len", 2888, len, 1)
+    v_state_row = None
+    if state_row is not None:
+        v_state_row = call.put("state_row", 2984, state_row, 1)
+    v_output_from = None
+    if output_from is not None:
+        v_output_from = call.put("output_from", 3080, output_from, 1)
+    v_key_start = None
+    if key_start is not None:
+        v_key_start = call.put("key_start", 3176, key_start, 1)
+    v_key_len = None
+    if key_len is not None:
+        v_key_len = call.put("key_len", 3272, key_len, 1)
+    dq = None if dq is False else call.out("dq", 1544, dq, v_q[2], v_q[1])
+    dk = None if dk is False else call.out("dk", 1640, dk, v_k[2], v_q[1])
+    dv = None if dv is False else call.out("dv", 1736, dv, v_v[2], v_q[1])
+    if dgate_head is not None:
+        dgate_head = None if dgate_head is False else call.out("dgate_head", 1832, dgate_head,
+            lambda: call.twin("dgate_head", "gate_head", v_gate_head), v_q[1])
+    if dgate_key is not None:
+        dgate_key = None if dgate_key is False else call.out("dgate_key", 1928, dgate_key, lambda:
+            call.twin("dgate_key", "gate_key", v_gate_key), v_q[1])
+    if dgate_value is not None:
+        dgate_value = None if dgate_value is False else call.out("dgate_value", 2024, dgate_value,
+            lambda: call.twin("dgate_value", "gate_value", v_gate_value), v_q[1])
+    if dgate_rate is not None:
+        dgate_rate = None if dgate_rate is False else call.out("dgate_rate", 2120, dgate_rate,
+            lambda: call.twin("dgate_rate", "gate_rate", v_gate_rate), 1)
+    if dgate_bias is not None:
+        dgate_bias = None if dgate_bias is False else call.out("dgate_bias", 2216, dgate_bias,
+            lambda: call.twin("dgate_bias", "gate_bias", v_gate_bias), 1)
+    if dselect is not None:
+        dselect = None if dselect is False else call.out("dselect", 2312, dselect, lambda:
+            call.twin("dselect", "select", v_select), v_q[1])
+    if dbonus is not None:
+        dbonus = None if dbonus is False else call.out("dbonus", 2408, dbonus, lambda:
+            call.twin("dbonus", "bonus", v_bonus), 1)
+    if dskip is not None:
+        dskip = None if dskip is False else call.out("dskip", 2504, dskip, lambda:
+            call.twin("dskip", "skip", v_skip), 1)
+    if dstate_in is not None:
+        dstate_in = None if dstate_in is False else call.out("dstate_in", 2600, dstate_in, lambda:
+            (call.size("r", r, (v_dstate_out, 0, 0), (v_dz_out, 0, 0), (v_start, 0, 1), (v_len, 0,
+            0), (v_state_row, 0, 0), (v_output_from, 0, 0), (v_key_start, 0, 1), (v_key_len, 0, 0),
+            (v_q, 0, 0)), max(v_k[2][2], v_v[2][2]), v_q[2][3], v_v[2][3]), 1)
+    if dz_in is not None:
+        dz_in = None if dz_in is False else call.out("dz_in", 2696, dz_in, lambda: (call.size("r",
+            r, (v_dstate_out, 0, 0), (v_dz_out, 0, 0), (v_start, 0, 1), (v_len, 0, 0), (v_state_row,
+            0, 0), (v_output_from, 0, 0), (v_key_start, 0, 1), (v_key_len, 0, 0), (v_q, 0, 0)),
+            max(v_k[2][2], v_v[2][2]), v_q[2][3]), 1)
+    if token_max:
+        call.scalar("q", 3368, token_max, "token_max")
+    if scale:
+        call.scalar("f", 3376, scale, "scale")
+    if eps:
+        call.scalar("f", 3380, eps, "eps")
+    if gate_bound:
+        call.scalar("f", 3384, gate_bound, "gate_bound")
+    if gate_tau:
+        call.scalar("f", 3388, gate_tau, "gate_tau")
+    if gate_map:
+        call.enum(3392, gate_map, "gate_map", GateMap)
+    if map_q:
+        call.enum(3396, map_q, "map_q", FeatureMap)
+    if map_k:
+        call.enum(3400, map_k, "map_k", FeatureMap)
+    if full:
+        call.scalar("i", 3404, full, "full")
+    if read_before:
+        call.scalar("i", 3408, read_before, "read_before")
+    if normalise:
+        call.scalar("i", 3412, normalise, "normalise")
+    if bonus_sigmoid:
+        call.scalar("i", 3416, bonus_sigmoid, "bonus_sigmoid")
+    return call.run(dq, dk, dv, dgate_head, dgate_key, dgate_value, dgate_rate, dgate_bias, dselect,
+        dbonus, dskip, dstate_in, dz_in)
+
+
+def delta_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, state_out=None,
+                  snapshot=None, beta=None, erase=None, gate_head=None, gate_key=None,
+                  gate_rate=None, gate_bias=None, low_a=None, low_b=None, state_in=None, start=None,
+                  len=None, state_row=None, state_out_row=None, output_from=None, snapshot_row=None,
+                  slots_out=None, snapshots=None, token_max=0, snapshot_every=0, scale=0.0, eps=0.0,
+                  gate_bound=0.0, gate_tau=0.0, gate_map=0, beta_map=0, l2_norm=0):
+    """The delta rule: each token corrects what the state answers to its key.  For token t, with decays
+    and heads as in x_gla_forward and q^, k^ = q_t, k_t, divided by their norms with l2_norm:
+
+      H~ = exp(gate_head + gate_key_c) . H_(t-1)
+      u_t = beta v_t - p H~     p = erase_t, or without it beta k^
+      H_t = H~ + k^' u_t,  o_t = scale q^ H_t
+
+    With low_a and low_b the correction is their outer product; it reads the state before its decay:
+
+      H_t = H~ + low_b' (low_a H_(t-1)) + k^' v_t
+
+    beta is as given, or beta_map makes it of raw numbers.  l2_norm: x / sqrt(sum x^2 + eps) of each
+    head.  At least one of o, state_out and snapshot is given.  low_a excludes beta and erase.
+
+    Limits: d is at most 512.  Every valid call has a kernel on the host and one on CUDA.  Hopper's
+    tensor cores take bf16 with d of 64 or 128, e a multiple of 64, no gate or a head gate, no
+    erase.  Source: arXiv 2406.06484, 2412.06464, 2503.14456 and 2510.26692.
+
+    Example
+      outputs = fovea.experimental.delta_forward(q, k, v, o=True, state_out=True, snapshot=True)
+      o, state_out, snapshot = outputs
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (b, s, g, d) as q
+      v: (b, s, x, e) as q
+
+    Outputs on request, by True or an array
+      o: (b, s, heads_out, e) as q or f32
+      state_out: (slots_out, heads, d, e) f32 bf16: may be state_in
+      snapshot: (snapshots, heads, d, e) f32 bf16: needs snapshot_row; may be state_out
+
+    Optional inputs
+      beta: (b, s, heads) as q or f32: absent: 1
+      erase: (b, s, heads, d) as q
+      gate_head: (b, s, heads) as q or f32
+      gate_key: (b, s, heads, d) as q or f32
+      gate_rate: (heads) f32: of gate_map 1 and 2; absent: 0
+      gate_bias: (heads, d) f32: of gate_key; of gate_head, without gate_key: then column 0 is read;
+          absent: 0
+      low_a: (b, s, heads, d) as q: needs low_b
+      low_b: (b, s, heads, d) as q: needs low_a
+      state_in: (slots, heads, d, e) f32 bf16: absent: zeros
+      start: (r+1) i32: first packed token of each sequence, ascending from 0; then b = 1
+      len: (r) i32: tokens in use, at most s or the packed extent
+      state_row: (r) i32
+      state_out_row: (r) i32
+      output_from: (r) i32: absent: 0
+      snapshot_row: (r, n) i32
+
+    slots_out, snapshots: extents of new outputs that no input tells.
+
+    Numbers
+      token_max: 0: s
+      snapshot_every: tokens between snapshots, >= 1 with snapshot
+      scale: 0: d^-1/2
+      eps: of l2_norm; 0: 1e-6
+      gate_bound: gates are at least -gate_bound; 0: no bound.  The factor of gate_map 2, which
+          needs one
+      gate_tau: of gate_map 3; 0: 1
+      gate_map: "log", "softplus", "bounded", "log_sigmoid", "exp"
+      beta_map: "none", "sigmoid", "two_sigmoid"
+      l2_norm: 1: q and k are divided by their norms
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_delta_forward)
+    else:
+        call, inputs = _x_delta_forward.begin(ctx_or_q, ctx, q, k, v)
+        [q, k, v] = inputs
+    v_q = call.put("q", 8, q, 4)
+    v_k = call.put("k", 104, k, 4)
+    v_v = call.put("v", 200, v, 4)
+    if beta is not None:
+        call.put("beta", 296, beta)
+    if erase is not None:
+        call.put("erase", 392, erase)
+    if gate_head is not None:
+        call.put("gate_head", 488, gate_head)
+    if gate_key is not None:
+        call.put("gate_key", 584, gate_key)
+    if gate_rate is not None:
+        call.put("gate_rate", 680, gate_rate)
+    if gate_bias is not None:
+        call.put("gate_bias", 776, gate_bias)
+    if low_a is not None:
+        call.put("low_a", 872, low_a)
+    if low_b is not None:
+        call.put("low_b", 968, low_b)
+    v_state_in = None
+    if state_in is not None:
+        v_state_in = call.put("state_in", 1064, state_in, 4)
+    v_start = None
+    if start is not None:
+        v_start = call.put("start", 1448, start, 1)
+    if len is not None:
+        call.put("len", 1544, len)
+    if state_row is not None:
+        call.put("state_row", 1640, state_row)
+    if state_out_row is not None:
+        call.put("state_out_row", 1736, state_out_row)
+    if output_from is not None:
+        call.put("output_from", 1832, output_from)
+    if snapshot_row is not None:
+        call.put("snapshot_row", 1928, snapshot_row)
+    if o is not None:
+        o = None if o is False else call.out("o", 1160, o, (v_q[2][0], v_q[2][1], max(v_q[2][2],
+            v_k[2][2], v_v[2][2]), v_v[2][3]), v_q[1])
+    if state_out is not None:
+        state_out = None if state_out is False else call.out("state_out", 1256, state_out, lambda:
+            (call.size("slots_out", slots_out, (v_state_in, 0, 0), (v_start if state_out_row is None
+            else None, 0, 1), (v_q if state_out_row is None else None, 0, 0)), max(v_k[2][2],
+            v_v[2][2]), v_q[2][3], v_v[2][3]), v_state_in[1] if v_state_in is not None else 1)
+    if snapshot is not None:
+        snapshot = None if snapshot is False else call.out("snapshot", 1352, snapshot, lambda:
+            (call.size("snapshots", snapshots), max(v_k[2][2], v_v[2][2]), v_q[2][3], v_v[2][3]),
+            v_state_in[1] if v_state_in is not None else 1)
+    if token_max:
+        call.scalar("q", 2024, token_max, "token_max")
+    if snapshot_every:
+        call.scalar("q", 2032, snapshot_every, "snapshot_every")
+    if scale:
+        call.scalar("f", 2040, scale, "scale")
+    if eps:
+        call.scalar("f", 2044, eps, "eps")
+    if gate_bound:
+        call.scalar("f", 2048, gate_bound, "gate_bound")
+    if gate_tau:
+        call.scalar("f", 2052, gate_tau, "gate_tau")
+    if gate_map:
+        call.enum(2056, gate_map, "gate_map", GateMap)
+    if beta_map:
+        call.enum(2060, beta_map, "beta_map", BetaMap)
+    if l2_norm:
+        call.scalar("i", 2064, l2_norm, "l2_norm")
+    return call.run(o, state_out, snapshot)
+
+
+def delta_backward(ctx_or_q=None, /, q=None, k=None, v=None, dout=None, *, ctx=None, dq=None,
+                   dk=None, dv=None, dbeta=None, derase=None, dgate_head=None, dgate_key=None,
+                   dgate_rate=None, dgate_bias=None, dlow_a=None, dlow_b=None, dstate_in=None,
+                   beta=None, erase=None, gate_head=None, gate_key=None, gate_rate=None,
+                   gate_bias=None, low_a=None, low_b=None, state_in=None, dstate_out=None,
+                   start=None, len=None, state_row=None, output_from=None, r=None, token_max=0,
+                   scale=0.0, eps=0.0, gate_bound=0.0, gate_tau=0.0, gate_map=0, beta_map=0,
+                   l2_norm=0):
+    """Gradients of x_delta_forward from dout, and from the gradients of each sequence's last state;
+    rules as in x_gla_backward.  With W_t the gradient of H_t and du = k^ W_t:
+
+      dq^ = scale dout H_t',  dv = beta du,  dp = -du H~',  X = W_t - p' du
+      dk^ = W_t u_t' (without erase: + beta dp),  dbeta = du . v (+ dp . k^),  derase = dp
+      dgate_key = sum_j (H~ . X)[c, j],  W_(t-1) = exp(gate) . X
+
+    and with low_a and low_b:
+
+      z = low_a H_(t-1),  dz = low_b W_t
+      dlow_b = W_t z',  dlow_a = dz H_(t-1)',  W_(t-1) = exp(gate) . W_t + low_a' dz
+
+    Example
+      dq, dk, dv = fovea.experimental.delta_backward(q, k, v, dout)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (b, s, g, d) as q
+      v: (b, s, x, e) as q
+      dout: (b, s, heads_out, e) as q or f32: the gradient of o
+
+    Outputs, new unless passed or False
+      dq: (b, s, h, d) as q
+      dk: (b, s, g, d) as q
+      dv: (b, s, x, e) as q
+
+    Outputs on request, by True or an array
+      dbeta: (b, s, heads) as q or f32: needs beta; a stride of 0 receives the sum over that
+          dimension, here and below
+      derase: (b, s, heads, d) as q: needs erase
+      dgate_head: (b, s, heads) as q or f32: needs gate_head
+      dgate_key: (b, s, heads, d) as q or f32: needs gate_key
+      dgate_rate: (heads) f32: needs gate_rate
+      dgate_bias: (heads, d) f32: needs gate_bias
+      dlow_a: (b, s, heads, d) as q: needs low_a
+      dlow_b: (b, s, heads, d) as q: needs low_b
+      dstate_in: (r, heads, d, e) f32: of the state that each sequence starts from, given or zeros
+
+    Optional inputs
+      beta: (b, s, heads) as q or f32
+      erase: (b, s, heads, d) as q
+      gate_head: (b, s, heads) as q or f32
+      gate_key: (b, s, heads, d) as q or f32
+      gate_rate: (heads) f32
+      gate_bias: (heads, d) f32
+      low_a: (b, s, heads, d) as q: needs low_b
+      low_b: (b, s, heads, d) as q: needs low_a
+      state_in: (slots, heads, d, e) f32 bf16
+      dstate_out: (r, heads, d, e) f32: of each sequence's last state; absent: 0
+      start: (r+1) i32
+      len: (r) i32
+      state_row: (r) i32
+      output_from: (r) i32
+
+    r: extents of new outputs that no input tells.
+
+    Numbers
+      token_max: 0: s
+      scale: 0: d^-1/2
+      eps: of l2_norm; 0: 1e-6
+      gate_bound: 0: no bound
+      gate_tau: of gate_map 3; 0: 1
+      gate_map: "log", "softplus", "bounded", "log_sigmoid", "exp"
+      beta_map: "none", "sigmoid", "two_sigmoid"
+      l2_norm: 1: q and k are divided by their norms
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_delta_backward)
+    else:
+        call, inputs = _x_delta_backward.begin(ctx_or_q, ctx, q, k, v, dout)
+        [q, k, v, dout] = inputs
+    v_q = call.put("q", 8, q, 4)
+    v_k = call.put("k", 104, k, 4)
+    v_v = call.put("v", 200, v, 4)
+    v_beta = None
+    if beta is not None:
+        v_beta = call.put("beta", 296, beta, 3)
+    v_erase = None
+    if erase is not None:
+        v_erase = call.put("erase", 392, erase, 4)
+    v_gate_head = None
+    if gate_head is not None:
+        v_gate_head = call.put("gate_head", 488, gate_head, 3)
+    v_gate_key = None
+    if gate_key is not None:
+        v_gate_key = call.put("gate_key", 584, gate_key, 4)
+    v_gate_rate = None
+    if gate_rate is not None:
+        v_gate_rate = call.put("gate_rate", 680, gate_rate, 1)
+    v_gate_bias = None
+    if gate_bias is not None:
+        v_gate_bias = call.put("gate_bias", 776, gate_bias, 2)
+    v_low_a = None
+    if low_a is not None:
+        v_low_a = call.put("low_a", 872, low_a, 4)
+    v_low_b = None
+    if low_b is not None:
+        v_low_b = call.put("low_b", 968, low_b, 4)
+    if state_in is not None:
+        call.put("state_in", 1064, state_in)
+    call.put("dout", 1160, dout)
+    v_dstate_out = None
+    if dstate_out is not None:
+        v_dstate_out = call.put("dstate_out", 1256, dstate_out, 4)
+    v_start = None
+    if start is not None:
+        v_start = call.put("start", 2504, start, 1)
+    v_len = None
+    if len is not None:
+        v_len = call.put("len", 2600, len, 1)
+    v_state_row = None
+    if state_row is not None:
+        v_state_row = call.put("state_row", 2696, state_row, 1)
+    v_output_from = None
+    if output_from is not None:
+        v_output_from = call.put("output_from", 2792, output_from, 1)
+    dq = None if dq is False else call.out("dq", 1352, dq, v_q[2], v_q[1])
+    dk = None if dk is False else call.out("dk", 1448, dk, v_k[2], v_q[1])
+    dv = None if dv is False else call.out("dv", 1544, dv, v_v[2], v_q[1])
+    if dbeta is not None:
+        dbeta = None if dbeta is False else call.out("dbeta", 1640, dbeta, lambda:
+            call.twin("dbeta", "beta", v_beta), v_q[1])
+    if derase is not None:
+        derase = None if derase is False else call.out("derase", 1736, derase, lambda:
+            call.twin("derase", "erase", v_erase), v_q[1])
+    if dgate_head is not None:
+        dgate_head = None if dgate_head is False else call.out("dgate_head", 1832, dgate_head,
+            lambda: call.twin("dgate_head", "gate_head", v_gate_head), v_q[1])
+    if dgate_key is not None:
+        dgate_key = None if dgate_key is False else call.out("dgate_key", 1928, dgate_key, lambda:
+            call.twin("dgate_key", "gate_key", v_gate_key), v_q[1])
+    if dgate_rate is not None:
+        dgate_rate = None if dgate_rate is False else call.out("dgate_rate", 2024, dgate_rate,
+            lambda: call.twin("dgate_rate", "gate_rate", v_gate_rate), 1)
+    if dgate_bias is not None:
+        dgate_bias = None if dgate_bias is False else call.out("dgate_bias", 2120, dgate_bias,
+            lambda: call.twin("dgate_bias", "gate_bias", v_gate_bias), 1)
+    if dlow_a is not None:
+        dlow_a = None if dlow_a is False else call.out("dlow_a", 2216, dlow_a, lambda:
+            call.twin("dlow_a", "low_a", v_low_a), v_q[1])
+    if dlow_b is not None:
+        dlow_b = None if dlow_b is False else call.out("dlow_b", 2312, dlow_b, lambda:
+            call.twin("dlow_b", "low_b", v_low_b), v_q[1])
+    if dstate_in is not None:
+        dstate_in = None if dstate_in is False else call.out("dstate_in", 2408, dstate_in, lambda:
+            (call.size("r", r, (v_dstate_out, 0, 0), (v_start, 0, 1), (v_len, 0, 0), (v_state_row,
+            0, 0), (v_output_from, 0, 0), (v_q, 0, 0)), max(v_k[2][2], v_v[2][2]), v_q[2][3],
+            v_v[2][3]), 1)
+    if token_max:
+        call.scalar("q", 2888, token_max, "token_max")
+    if scale:
+        call.scalar("f", 2896, scale, "scale")
+    if eps:
+        call.scalar("f", 2900, eps, "eps")
+    if gate_bound:
+        call.scalar("f", 2904, gate_bound, "gate_bound")
+    if gate_tau:
+        call.scalar("f", 2908, gate_tau, "gate_tau")
+    if gate_map:
+        call.enum(2912, gate_map, "gate_map", GateMap)
+    if beta_map:
+        call.enum(2916, beta_map, "beta_map", BetaMap)
+    if l2_norm:
+        call.scalar("i", 2920, l2_norm, "l2_norm")
+    return call.run(dq, dk, dv, dbeta, derase, dgate_head, dgate_key, dgate_rate, dgate_bias,
+        dlow_a, dlow_b, dstate_in)
+
+
+def gsa_forward(ctx_or_q=None, /, q=None, k=None, v=None, gate=None, *, ctx=None, o=None,
+                state_k_out=None, state_v_out=None, state_k_in=None, state_v_in=None, start=None,
+                len=None, state_row=None, state_out_row=None, output_from=None, slots_out=None,
+                token_max=0, scale=0.0, gate_bound=0.0, gate_tau=0.0, gate_map=0, map_q=0, map_k=0):
+    """Gated slot attention of q over the slots; prefill, chunks of it, decode.
+
+    State head n reads key head n / (heads / g) and value head n / (heads / x).  Output head j reads
+    query head j / (heads_out / h) and state head j / (heads_out / heads).  gate_map makes g of raw
+    gates, with rates of 0; the paper's is 3 with gate_tau = 8.  g = -inf resets a slot: it holds
+    the token alone.  state_k lies as (d, m), the state of the first pass.
+
+    g, the scores and the softmax are f32.  1 - a and p are rounded to the dtype of q before they
+    are used, states when they are stored.  Between calls only the two states are kept.
+    At least one of o, state_k_out and state_v_out is given.  A pass without output does not run.
+
+    Errors name this operation, then the part that refuses, with that part's names of fields.  The
+    part is x_gla_forward.  Limits: d and m are at most 512.
+    Workspace: g, 1 - a, the scores, p, and that of the larger pass.
+    Source: Gated Slot Attention (2409.07146).
+
+    Example
+      outputs = fovea.experimental.gsa_forward(q, k, v, gate, o=True, state_k_out=True,
+          state_v_out=True)
+      o, state_k_out, state_v_out = outputs
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (b, s, g, d) as q
+      v: (b, s, x, e) as q
+      gate: (b, s, heads, m) as q or f32: raw, of each slot
+
+    Outputs on request, by True or an array
+      o: (b, s, heads_out, e) as q or f32
+      state_k_out: (slots_out, heads, d, m) f32 bf16: may be state_k_in
+      state_v_out: (slots_out, heads, m, e) f32 bf16: may be state_v_in
+
+    Optional inputs
+      state_k_in: (slots, heads, d, m) f32 bf16: absent: zeros
+      state_v_in: (slots, heads, m, e) f32 bf16: absent: zeros
+      start: (r+1) i32: first packed token of each sequence, ascending from 0; then b = 1
+      len: (r) i32: tokens in use, at most s or the packed extent
+      state_row: (r) i32: of both states
+      state_out_row: (r) i32: of both states
+      output_from: (r) i32: absent: 0
+
+    slots_out: extents of new outputs that no input tells.
+
+    Numbers
+      token_max: 0: s
+      scale: of the scores; 0: d^-1/2
+      gate_bound: gates are at least -gate_bound; 0: no bound.  The factor of gate_map 2, which
+          needs one
+      gate_tau: of gate_map 3; 0: 1
+      gate_map: "log", "softplus", "bounded", "log_sigmoid", "exp"
+      map_q: "none", "relu", "elu_plus_one", "silu"
+      map_k: "none", "relu", "elu_plus_one", "silu"
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_gsa_forward)
+    else:
+        call, inputs = _x_gsa_forward.begin(ctx_or_q, ctx, q, k, v, gate)
+        [q, k, v, gate] = inputs
+    v_q = call.put("q", 8, q, 4)
+    v_k = call.put("k", 104, k, 4)
+    v_v = call.put("v", 200, v, 4)
+    v_gate = call.put("gate", 296, gate, 4)
+    v_state_k_in = None
+    if state_k_in is not None:
+        v_state_k_in = call.put("state_k_in", 392, state_k_in, 4)
+    v_state_v_in = None
+    if state_v_in is not None:
+        v_state_v_in = call.put("state_v_in", 488, state_v_in, 4)
+    v_start = None
+    if start is not None:
+        v_start = call.put("start", 872, start, 1)
+    if len is not None:
+        call.put("len", 968, len)
+    if state_row is not None:
+        call.put("state_row", 1064, state_row)
+    if state_out_row is not None:
+        call.put("state_out_row", 1160, state_out_row)
+    if output_from is not None:
+        call.put("output_from", 1256, output_from)
+    if o is not None:
+        o = None if o is False else call.out("o", 584, o, (v_q[2][0], v_q[2][1], max(v_q[2][2],
+            v_k[2][2], v_v[2][2]), v_v[2][3]), v_q[1])
+    if state_k_out is not None:
+        state_k_out = None if state_k_out is False else call.out("state_k_out", 680, state_k_out,
+            lambda: (call.size("slots_out", slots_out, (v_state_k_in, 0, 0), (v_state_v_in, 0, 0),
+            (v_start if state_out_row is None else None, 0, 1), (v_q if state_out_row is None else
+            None, 0, 0)), max(v_k[2][2], v_v[2][2]), v_q[2][3], v_gate[2][3]), v_state_k_in[1] if
+            v_state_k_in is not None else 1)
+    if state_v_out is not None:
+        state_v_out = None if state_v_out is False else call.out("state_v_out", 776, state_v_out,
+            lambda: (call.size("slots_out", slots_out, (v_state_k_in, 0, 0), (v_state_v_in, 0, 0),
+            (v_start if state_out_row is None else None, 0, 1), (v_q if state_out_row is None else
+            None, 0, 0)), max(v_k[2][2], v_v[2][2]), v_gate[2][3], v_v[2][3]), v_state_v_in[1] if
+            v_state_v_in is not None else 1)
+    if token_max:
+        call.scalar("q", 1352, token_max, "token_max")
+    if scale:
+        call.scalar("f", 1360, scale, "scale")
+    if gate_bound:
+        call.scalar("f", 1364, gate_bound, "gate_bound")
+    if gate_tau:
+        call.scalar("f", 1368, gate_tau, "gate_tau")
+    if gate_map:
+        call.enum(1372, gate_map, "gate_map", GateMap)
+    if map_q:
+        call.enum(1376, map_q, "map_q", FeatureMap)
+    if map_k:
+        call.enum(1380, map_k, "map_k", FeatureMap)
+    return call.run(o, state_k_out, state_v_out)
+
+
+def gsa_backward(ctx_or_q=None, /, q=None, k=None, v=None, gate=None, dout=None, *, ctx=None,
+                 dq=None, dk=None, dv=None, dgate=None, dstate_k_in=None, dstate_v_in=None,
+                 state_k_in=None, state_v_in=None, dstate_k_out=None, dstate_v_out=None, start=None,
+                 len=None, state_row=None, output_from=None, r=None, token_max=0, scale=0.0,
+                 gate_bound=0.0, gate_tau=0.0, gate_map=0, map_q=0, map_k=0):
+    """Gradients of x_gsa_forward from dout, and from the gradients of each sequence's last states.
+    Each output is optional: absent = not computed.  With Y_t = scale K_t map_q(q_t)':
+
+      dp_t = V_t dout_t',  dY_t = p_t . (dp_t - p_t dp_t'),  and x_gla_backward of both passes
+      dg = the sum of both passes' own - a . (the sum of both passes' d(1 - a)),  dgate = map' dg
+
+    dp and each pass's d(1 - a) are rounded to the dtype of q, as gradients of x_gla_backward are.
+    p of dY is the f32 softmax.  dgate is 0 where a gate is -inf or gate_bound holds.
+    Every element of an output is written: 0 where no sequence is.  Rows before output_from have no
+    output and take dout as 0.  Gradients of states have a row for each sequence of the call.
+
+    Errors and limits are as in the forward.  The parts are x_gla_forward and x_gla_backward.
+    Sums have a fixed order: the same bits every run.
+
+    Example
+      dq, dk, dv, dgate = fovea.experimental.gsa_backward(q, k, v, gate, dout)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (b, s, g, d) as q
+      v: (b, s, x, e) as q
+      gate: (b, s, heads, m) as q or f32
+      dout: (b, s, heads_out, e) as q or f32: the gradient of o
+
+    Outputs, new unless passed or False
+      dq: (b, s, h, d) as q
+      dk: (b, s, g, d) as q
+      dv: (b, s, x, e) as q
+      dgate: (b, s, heads, m) as q or f32: of the raw gate
+
+    Outputs on request, by True or an array
+      dstate_k_in: (r, heads, d, m) f32: of the state that each sequence starts from, given or zeros
+      dstate_v_in: (r, heads, m, e) f32: the same
+
+    Optional inputs
+      state_k_in: (slots, heads, d, m) f32 bf16
+      state_v_in: (slots, heads, m, e) f32 bf16
+      dstate_k_out: (r, heads, d, m) f32: of each sequence's last state; absent: 0
+      dstate_v_out: (r, heads, m, e) f32: the same
+      start: (r+1) i32
+      len: (r) i32
+      state_row: (r) i32
+      output_from: (r) i32
+
+    r: extents of new outputs that no input tells.
+
+    Numbers
+      token_max: 0: s
+      scale: 0: d^-1/2
+      gate_bound: 0: no bound
+      gate_tau: of gate_map 3; 0: 1
+      gate_map: "log", "softplus", "bounded", "log_sigmoid", "exp"
+      map_q: "none", "relu", "elu_plus_one", "silu"
+      map_k: "none", "relu", "elu_plus_one", "silu"
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_gsa_backward)
+    else:
+        call, inputs = _x_gsa_backward.begin(ctx_or_q, ctx, q, k, v, gate, dout)
+        [q, k, v, gate, dout] = inputs
+    v_q = call.put("q", 8, q, 4)
+    v_k = call.put("k", 104, k, 4)
+    v_v = call.put("v", 200, v, 4)
+    v_gate = call.put("gate", 296, gate, 4)
+    if state_k_in is not None:
+        call.put("state_k_in", 392, state_k_in)
+    if state_v_in is not None:
+        call.put("state_v_in", 488, state_v_in)
+    call.put("dout", 584, dout)
+    v_dstate_k_out = None
+    if dstate_k_out is not None:
+        v_dstate_k_out = call.put("dstate_k_out", 680, dstate_k_out, 4)
+    v_dstate_v_out = None
+    if dstate_v_out is not None:
+        v_dstate_v_out = call.put("dstate_v_out", 776, dstate_v_out, 4)
+    v_start = None
+    if start is not None:
+        v_start = call.put("start", 1448, start, 1)
+    v_len = None
+    if len is not None:
+        v_len = call.put("len", 1544, len, 1)
+    v_state_row = None
+    if state_row is not None:
+        v_state_row = call.put("state_row", 1640, state_row, 1)
+    v_output_from = None
+    if output_from is not None:
+        v_output_from = call.put("output_from", 1736, output_from, 1)
+    dq = None if dq is False else call.out("dq", 872, dq, v_q[2], v_q[1])
+    dk = None if dk is False else call.out("dk", 968, dk, v_k[2], v_q[1])
+    dv = None if dv is False else call.out("dv", 1064, dv, v_v[2], v_q[1])
+    dgate = None if dgate is False else call.out("dgate", 1160, dgate, v_gate[2], v_q[1])
+    if dstate_k_in is not None:
+        dstate_k_in = None if dstate_k_in is False else call.out("dstate_k_in", 1256, dstate_k_in,
+            lambda: (call.size("r", r, (v_dstate_k_out, 0, 0), (v_dstate_v_out, 0, 0), (v_start, 0,
+            1), (v_len, 0, 0), (v_state_row, 0, 0), (v_output_from, 0, 0), (v_q, 0, 0)),
+            max(v_k[2][2], v_v[2][2]), v_q[2][3], v_gate[2][3]), 1)
+    if dstate_v_in is not None:
+        dstate_v_in = None if dstate_v_in is False else call.out("dstate_v_in", 1352, dstate_v_in,
+            lambda: (call.size("r", r, (v_dstate_k_out, 0, 0), (v_dstate_v_out, 0, 0), (v_start, 0,
+            1), (v_len, 0, 0), (v_state_row, 0, 0), (v_output_from, 0, 0), (v_q, 0, 0)),
+            max(v_k[2][2], v_v[2][2]), v_gate[2][3], v_v[2][3]), 1)
+    if token_max:
+        call.scalar("q", 1832, token_max, "token_max")
+    if scale:
+        call.scalar("f", 1840, scale, "scale")
+    if gate_bound:
+        call.scalar("f", 1844, gate_bound, "gate_bound")
+    if gate_tau:
+        call.scalar("f", 1848, gate_tau, "gate_tau")
+    if gate_map:
+        call.enum(1852, gate_map, "gate_map", GateMap)
+    if map_q:
+        call.enum(1856, map_q, "map_q", FeatureMap)
+    if map_k:
+        call.enum(1860, map_k, "map_k", FeatureMap)
+    return call.run(dq, dk, dv, dgate, dstate_k_in, dstate_v_in)

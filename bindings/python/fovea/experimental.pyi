@@ -7,10 +7,13 @@ from typing_extensions import TypedDict, Unpack
 
 from ._core import Context
 from ._types import A, Array, Float, Int, Output, Wanted
+from ._abi import XBetaMap as BetaMap
 from ._abi import XCacheRule as CacheRule
 from ._abi import XCompareMeasure as CompareMeasure
 from ._abi import XConv1dActivation as Conv1dActivation
+from ._abi import XFeatureMap as FeatureMap
 from ._abi import XGate as Gate
+from ._abi import XGateMap as GateMap
 from ._abi import XNormGateAct as NormGateAct
 from ._abi import XNormGateNorm as NormGateNorm
 from ._abi import XPool as Pool
@@ -34,9 +37,11 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "probed_forward", "flex_forward", "nsa_forward", "nsa_backward", "infllm_forward",
            "project_forward", "project_backward", "graph_append", "select_graph", "graph_forward",
            "lsh_append", "select_lsh", "lsh_forward", "conv1d_forward", "conv1d_backward",
-           "CacheRule", "CompareMeasure", "Conv1dActivation", "Gate", "NormGateAct", "NormGateNorm",
-           "Pool", "ProbeReduce", "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise",
-           "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
+           "gla_forward", "gla_backward", "delta_forward", "delta_backward", "gsa_forward",
+           "gsa_backward", "BetaMap", "CacheRule", "CompareMeasure", "Conv1dActivation",
+           "FeatureMap", "Gate", "GateMap", "NormGateAct", "NormGateNorm", "Pool", "ProbeReduce",
+           "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise", "SelectReduce",
+           "SelectRule", "SelectScope", "SelectScore"]
 
 class _kl_jensen_shannon_forward(TypedDict, total=False):
     query_start: Array | None
@@ -1551,7 +1556,7 @@ class _probed_forward(TypedDict, total=False):
     threshold: Float
     skip_margin: Float
     kind: Literal["blocks", "columns", "lines", "means"] | ProbedKind | Int
-    reduce: Int
+    reduce: Literal["sum", "mean", "max"] | ProbeReduce | Int
     rule: (Literal["top_k", "top_p_ge", "top_p_gt", "top_p_under", "above", "at_least", "none"] |
         SelectRule | Int)
     forced_count: Int
@@ -2238,3 +2243,367 @@ def conv1d_backward(ctx: Context | None, x: Array, weight: Array, dy: Array, *, 
 def conv1d_backward(x: Array, weight: Array, dy: Array, *, ctx: Context | None = ...,
                     dx: Output = ..., dweight: Output = ..., dbias: Output = ...,
                     dstate_in: Output = ..., **fields: Unpack[_conv1d_backward]) -> Any: ...
+
+class _gla_forward(TypedDict, total=False):
+    gate_head: Array | None
+    gate_key: Array | None
+    gate_value: Array | None
+    gate_rate: Array | None
+    gate_bias: Array | None
+    select: Array | None
+    bonus: Array | None
+    skip: Array | None
+    state_in: Array | None
+    z_in: Array | None
+    start: Array | None
+    len: Array | None
+    state_row: Array | None
+    state_out_row: Array | None
+    output_from: Array | None
+    snapshot_row: Array | None
+    key_start: Array | None
+    key_len: Array | None
+    slots_out: Int | None
+    snapshots: Int | None
+    token_max: Int
+    snapshot_every: Int
+    scale: Float
+    eps: Float
+    gate_bound: Float
+    gate_tau: Float
+    gate_map: Literal["log", "softplus", "bounded", "log_sigmoid", "exp"] | GateMap | Int
+    map_q: Literal["none", "relu", "elu_plus_one", "silu"] | FeatureMap | Int
+    map_k: Literal["none", "relu", "elu_plus_one", "silu"] | FeatureMap | Int
+    full: Int
+    read_before: Int
+    normalise: Int
+    bonus_sigmoid: Int
+
+@overload
+def gla_forward(ctx: Context | None, q: Array, k: Array, v: Array, *, o: None = ...,
+                state_out: None = ..., z_out: None = ..., snapshot: None = ...,
+                z_snapshot: None = ..., **fields: Unpack[_gla_forward]) -> None: ...
+@overload
+def gla_forward(q: Array, k: Array, v: Array, *, ctx: Context | None = ..., o: None = ...,
+                state_out: None = ..., z_out: None = ..., snapshot: None = ...,
+                z_snapshot: None = ..., **fields: Unpack[_gla_forward]) -> None: ...
+@overload
+def gla_forward(ctx: Context | None, q: Array, k: Array, v: Array, *, o: Output = ...,
+                state_out: Output = ..., z_out: Output = ..., snapshot: Output = ...,
+                z_snapshot: Output = ..., **fields: Unpack[_gla_forward]) -> Any: ...
+@overload
+def gla_forward(q: Array, k: Array, v: Array, *, ctx: Context | None = ..., o: Output = ...,
+                state_out: Output = ..., z_out: Output = ..., snapshot: Output = ...,
+                z_snapshot: Output = ..., **fields: Unpack[_gla_forward]) -> Any: ...
+
+class _gla_backward(TypedDict, total=False):
+    gate_head: Array | None
+    gate_key: Array | None
+    gate_value: Array | None
+    gate_rate: Array | None
+    gate_bias: Array | None
+    select: Array | None
+    bonus: Array | None
+    skip: Array | None
+    state_in: Array | None
+    z_in: Array | None
+    dstate_out: Array | None
+    dz_out: Array | None
+    start: Array | None
+    len: Array | None
+    state_row: Array | None
+    output_from: Array | None
+    key_start: Array | None
+    key_len: Array | None
+    r: Int | None
+    token_max: Int
+    scale: Float
+    eps: Float
+    gate_bound: Float
+    gate_tau: Float
+    gate_map: Literal["log", "softplus", "bounded", "log_sigmoid", "exp"] | GateMap | Int
+    map_q: Literal["none", "relu", "elu_plus_one", "silu"] | FeatureMap | Int
+    map_k: Literal["none", "relu", "elu_plus_one", "silu"] | FeatureMap | Int
+    full: Int
+    read_before: Int
+    normalise: Int
+    bonus_sigmoid: Int
+
+@overload
+def gla_backward(ctx: Context | None, q: A, k: Array, v: Array, dout: Array, *,
+                 dq: Wanted | None = ..., dk: Wanted | None = ..., dv: Wanted | None = ...,
+                 dgate_head: None = ..., dgate_key: None = ..., dgate_value: None = ...,
+                 dgate_rate: None = ..., dgate_bias: None = ..., dselect: None = ...,
+                 dbonus: None = ..., dskip: None = ..., dstate_in: None = ..., dz_in: None = ...,
+                 **fields: Unpack[_gla_backward]) -> tuple[A, A, A]: ...
+@overload
+def gla_backward(q: A, k: Array, v: Array, dout: Array, *, ctx: Context | None = ...,
+                 dq: Wanted | None = ..., dk: Wanted | None = ..., dv: Wanted | None = ...,
+                 dgate_head: None = ..., dgate_key: None = ..., dgate_value: None = ...,
+                 dgate_rate: None = ..., dgate_bias: None = ..., dselect: None = ...,
+                 dbonus: None = ..., dskip: None = ..., dstate_in: None = ..., dz_in: None = ...,
+                 **fields: Unpack[_gla_backward]) -> tuple[A, A, A]: ...
+@overload
+def gla_backward(ctx: Context | None, q: Array, k: Array, v: Array, dout: Array, *,
+                 dq: Output = ..., dk: Output = ..., dv: Output = ..., dgate_head: Output = ...,
+                 dgate_key: Output = ..., dgate_value: Output = ..., dgate_rate: Output = ...,
+                 dgate_bias: Output = ..., dselect: Output = ..., dbonus: Output = ...,
+                 dskip: Output = ..., dstate_in: Output = ..., dz_in: Output = ...,
+                 **fields: Unpack[_gla_backward]) -> Any: ...
+@overload
+def gla_backward(q: Array, k: Array, v: Array, dout: Array, *, ctx: Context | None = ...,
+                 dq: Output = ..., dk: Output = ..., dv: Output = ..., dgate_head: Output = ...,
+                 dgate_key: Output = ..., dgate_value: Output = ..., dgate_rate: Output = ...,
+                 dgate_bias: Output = ..., dselect: Output = ..., dbonus: Output = ...,
+                 dskip: Output = ..., dstate_in: Output = ..., dz_in: Output = ...,
+                 **fields: Unpack[_gla_backward]) -> Any: ...
+
+class _delta_forward(TypedDict, total=False):
+    beta: Array | None
+    erase: Array | None
+    gate_head: Array | None
+    gate_key: Array | None
+    gate_rate: Array | None
+    gate_bias: Array | None
+    low_a: Array | None
+    low_b: Array | None
+    state_in: Array | None
+    start: Array | None
+    len: Array | None
+    state_row: Array | None
+    state_out_row: Array | None
+    output_from: Array | None
+    snapshot_row: Array | None
+    slots_out: Int | None
+    snapshots: Int | None
+    token_max: Int
+    snapshot_every: Int
+    scale: Float
+    eps: Float
+    gate_bound: Float
+    gate_tau: Float
+    gate_map: Literal["log", "softplus", "bounded", "log_sigmoid", "exp"] | GateMap | Int
+    beta_map: Literal["none", "sigmoid", "two_sigmoid"] | BetaMap | Int
+    l2_norm: Int
+
+@overload
+def delta_forward(ctx: Context | None, q: Array, k: Array, v: Array, *, o: None = ...,
+                  state_out: None = ..., snapshot: None = ...,
+                  **fields: Unpack[_delta_forward]) -> None: ...
+@overload
+def delta_forward(q: Array, k: Array, v: Array, *, ctx: Context | None = ..., o: None = ...,
+                  state_out: None = ..., snapshot: None = ...,
+                  **fields: Unpack[_delta_forward]) -> None: ...
+@overload
+def delta_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted,
+                  state_out: None = ..., snapshot: None = ...,
+                  **fields: Unpack[_delta_forward]) -> A: ...
+@overload
+def delta_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ..., o: Wanted,
+                  state_out: None = ..., snapshot: None = ...,
+                  **fields: Unpack[_delta_forward]) -> A: ...
+@overload
+def delta_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: None = ...,
+                  state_out: Wanted, snapshot: None = ...,
+                  **fields: Unpack[_delta_forward]) -> A: ...
+@overload
+def delta_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ..., o: None = ...,
+                  state_out: Wanted, snapshot: None = ...,
+                  **fields: Unpack[_delta_forward]) -> A: ...
+@overload
+def delta_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: None = ...,
+                  state_out: None = ..., snapshot: Wanted,
+                  **fields: Unpack[_delta_forward]) -> A: ...
+@overload
+def delta_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ..., o: None = ...,
+                  state_out: None = ..., snapshot: Wanted,
+                  **fields: Unpack[_delta_forward]) -> A: ...
+@overload
+def delta_forward(ctx: Context | None, q: Array, k: Array, v: Array, *, o: Output = ...,
+                  state_out: Output = ..., snapshot: Output = ...,
+                  **fields: Unpack[_delta_forward]) -> Any: ...
+@overload
+def delta_forward(q: Array, k: Array, v: Array, *, ctx: Context | None = ..., o: Output = ...,
+                  state_out: Output = ..., snapshot: Output = ...,
+                  **fields: Unpack[_delta_forward]) -> Any: ...
+
+class _delta_backward(TypedDict, total=False):
+    beta: Array | None
+    erase: Array | None
+    gate_head: Array | None
+    gate_key: Array | None
+    gate_rate: Array | None
+    gate_bias: Array | None
+    low_a: Array | None
+    low_b: Array | None
+    state_in: Array | None
+    dstate_out: Array | None
+    start: Array | None
+    len: Array | None
+    state_row: Array | None
+    output_from: Array | None
+    r: Int | None
+    token_max: Int
+    scale: Float
+    eps: Float
+    gate_bound: Float
+    gate_tau: Float
+    gate_map: Literal["log", "softplus", "bounded", "log_sigmoid", "exp"] | GateMap | Int
+    beta_map: Literal["none", "sigmoid", "two_sigmoid"] | BetaMap | Int
+    l2_norm: Int
+
+@overload
+def delta_backward(ctx: Context | None, q: A, k: Array, v: Array, dout: Array, *,
+                   dq: Wanted | None = ..., dk: Wanted | None = ..., dv: Wanted | None = ...,
+                   dbeta: None = ..., derase: None = ..., dgate_head: None = ...,
+                   dgate_key: None = ..., dgate_rate: None = ..., dgate_bias: None = ...,
+                   dlow_a: None = ..., dlow_b: None = ..., dstate_in: None = ...,
+                   **fields: Unpack[_delta_backward]) -> tuple[A, A, A]: ...
+@overload
+def delta_backward(q: A, k: Array, v: Array, dout: Array, *, ctx: Context | None = ...,
+                   dq: Wanted | None = ..., dk: Wanted | None = ..., dv: Wanted | None = ...,
+                   dbeta: None = ..., derase: None = ..., dgate_head: None = ...,
+                   dgate_key: None = ..., dgate_rate: None = ..., dgate_bias: None = ...,
+                   dlow_a: None = ..., dlow_b: None = ..., dstate_in: None = ...,
+                   **fields: Unpack[_delta_backward]) -> tuple[A, A, A]: ...
+@overload
+def delta_backward(ctx: Context | None, q: Array, k: Array, v: Array, dout: Array, *,
+                   dq: Output = ..., dk: Output = ..., dv: Output = ..., dbeta: Output = ...,
+                   derase: Output = ..., dgate_head: Output = ..., dgate_key: Output = ...,
+                   dgate_rate: Output = ..., dgate_bias: Output = ..., dlow_a: Output = ...,
+                   dlow_b: Output = ..., dstate_in: Output = ...,
+                   **fields: Unpack[_delta_backward]) -> Any: ...
+@overload
+def delta_backward(q: Array, k: Array, v: Array, dout: Array, *, ctx: Context | None = ...,
+                   dq: Output = ..., dk: Output = ..., dv: Output = ..., dbeta: Output = ...,
+                   derase: Output = ..., dgate_head: Output = ..., dgate_key: Output = ...,
+                   dgate_rate: Output = ..., dgate_bias: Output = ..., dlow_a: Output = ...,
+                   dlow_b: Output = ..., dstate_in: Output = ...,
+                   **fields: Unpack[_delta_backward]) -> Any: ...
+
+class _gsa_forward(TypedDict, total=False):
+    state_k_in: Array | None
+    state_v_in: Array | None
+    start: Array | None
+    len: Array | None
+    state_row: Array | None
+    state_out_row: Array | None
+    output_from: Array | None
+    slots_out: Int | None
+    token_max: Int
+    scale: Float
+    gate_bound: Float
+    gate_tau: Float
+    gate_map: Literal["log", "softplus", "bounded", "log_sigmoid", "exp"] | GateMap | Int
+    map_q: Literal["none", "relu", "elu_plus_one", "silu"] | FeatureMap | Int
+    map_k: Literal["none", "relu", "elu_plus_one", "silu"] | FeatureMap | Int
+
+@overload
+def gsa_forward(ctx: Context | None, q: Array, k: Array, v: Array, gate: Array, *, o: None = ...,
+                state_k_out: None = ..., state_v_out: None = ...,
+                **fields: Unpack[_gsa_forward]) -> None: ...
+@overload
+def gsa_forward(q: Array, k: Array, v: Array, gate: Array, *, ctx: Context | None = ...,
+                o: None = ..., state_k_out: None = ..., state_v_out: None = ...,
+                **fields: Unpack[_gsa_forward]) -> None: ...
+@overload
+def gsa_forward(ctx: Context | None, q: A, k: Array, v: Array, gate: Array, *, o: Wanted,
+                state_k_out: None = ..., state_v_out: None = ...,
+                **fields: Unpack[_gsa_forward]) -> A: ...
+@overload
+def gsa_forward(q: A, k: Array, v: Array, gate: Array, *, ctx: Context | None = ..., o: Wanted,
+                state_k_out: None = ..., state_v_out: None = ...,
+                **fields: Unpack[_gsa_forward]) -> A: ...
+@overload
+def gsa_forward(ctx: Context | None, q: A, k: Array, v: Array, gate: Array, *, o: None = ...,
+                state_k_out: Wanted, state_v_out: None = ...,
+                **fields: Unpack[_gsa_forward]) -> A: ...
+@overload
+def gsa_forward(q: A, k: Array, v: Array, gate: Array, *, ctx: Context | None = ..., o: None = ...,
+                state_k_out: Wanted, state_v_out: None = ...,
+                **fields: Unpack[_gsa_forward]) -> A: ...
+@overload
+def gsa_forward(ctx: Context | None, q: A, k: Array, v: Array, gate: Array, *, o: None = ...,
+                state_k_out: None = ..., state_v_out: Wanted,
+                **fields: Unpack[_gsa_forward]) -> A: ...
+@overload
+def gsa_forward(q: A, k: Array, v: Array, gate: Array, *, ctx: Context | None = ..., o: None = ...,
+                state_k_out: None = ..., state_v_out: Wanted,
+                **fields: Unpack[_gsa_forward]) -> A: ...
+@overload
+def gsa_forward(ctx: Context | None, q: Array, k: Array, v: Array, gate: Array, *, o: Output = ...,
+                state_k_out: Output = ..., state_v_out: Output = ...,
+                **fields: Unpack[_gsa_forward]) -> Any: ...
+@overload
+def gsa_forward(q: Array, k: Array, v: Array, gate: Array, *, ctx: Context | None = ...,
+                o: Output = ..., state_k_out: Output = ..., state_v_out: Output = ...,
+                **fields: Unpack[_gsa_forward]) -> Any: ...
+
+class _gsa_backward(TypedDict, total=False):
+    state_k_in: Array | None
+    state_v_in: Array | None
+    dstate_k_out: Array | None
+    dstate_v_out: Array | None
+    start: Array | None
+    len: Array | None
+    state_row: Array | None
+    output_from: Array | None
+    r: Int | None
+    token_max: Int
+    scale: Float
+    gate_bound: Float
+    gate_tau: Float
+    gate_map: Literal["log", "softplus", "bounded", "log_sigmoid", "exp"] | GateMap | Int
+    map_q: Literal["none", "relu", "elu_plus_one", "silu"] | FeatureMap | Int
+    map_k: Literal["none", "relu", "elu_plus_one", "silu"] | FeatureMap | Int
+
+@overload
+def gsa_backward(ctx: Context | None, q: A, k: Array, v: Array, gate: Array, dout: Array, *,
+                 dq: Wanted | None = ..., dk: Wanted | None = ..., dv: Wanted | None = ...,
+                 dgate: Wanted | None = ..., dstate_k_in: None = ..., dstate_v_in: None = ...,
+                 **fields: Unpack[_gsa_backward]) -> tuple[A, A, A, A]: ...
+@overload
+def gsa_backward(q: A, k: Array, v: Array, gate: Array, dout: Array, *, ctx: Context | None = ...,
+                 dq: Wanted | None = ..., dk: Wanted | None = ..., dv: Wanted | None = ...,
+                 dgate: Wanted | None = ..., dstate_k_in: None = ..., dstate_v_in: None = ...,
+                 **fields: Unpack[_gsa_backward]) -> tuple[A, A, A, A]: ...
+@overload
+def gsa_backward(ctx: Context | None, q: A, k: Array, v: Array, gate: Array, dout: Array, *,
+                 dq: Wanted | None = ..., dk: Wanted | None = ..., dv: Wanted | None = ...,
+                 dgate: Wanted | None = ..., dstate_k_in: Wanted, dstate_v_in: None = ...,
+                 **fields: Unpack[_gsa_backward]) -> tuple[A, A, A, A, A]: ...
+@overload
+def gsa_backward(q: A, k: Array, v: Array, gate: Array, dout: Array, *, ctx: Context | None = ...,
+                 dq: Wanted | None = ..., dk: Wanted | None = ..., dv: Wanted | None = ...,
+                 dgate: Wanted | None = ..., dstate_k_in: Wanted, dstate_v_in: None = ...,
+                 **fields: Unpack[_gsa_backward]) -> tuple[A, A, A, A, A]: ...
+@overload
+def gsa_backward(ctx: Context | None, q: A, k: Array, v: Array, gate: Array, dout: Array, *,
+                 dq: Wanted | None = ..., dk: Wanted | None = ..., dv: Wanted | None = ...,
+                 dgate: Wanted | None = ..., dstate_k_in: None = ..., dstate_v_in: Wanted,
+                 **fields: Unpack[_gsa_backward]) -> tuple[A, A, A, A, A]: ...
+@overload
+def gsa_backward(q: A, k: Array, v: Array, gate: Array, dout: Array, *, ctx: Context | None = ...,
+                 dq: Wanted | None = ..., dk: Wanted | None = ..., dv: Wanted | None = ...,
+                 dgate: Wanted | None = ..., dstate_k_in: None = ..., dstate_v_in: Wanted,
+                 **fields: Unpack[_gsa_backward]) -> tuple[A, A, A, A, A]: ...
+@overload
+def gsa_backward(ctx: Context | None, q: A, k: Array, v: Array, gate: Array, dout: Array, *,
+                 dq: Wanted | None = ..., dk: Wanted | None = ..., dv: Wanted | None = ...,
+                 dgate: Wanted | None = ..., dstate_k_in: Wanted, dstate_v_in: Wanted,
+                 **fields: Unpack[_gsa_backward]) -> tuple[A, A, A, A, A, A]: ...
+@overload
+def gsa_backward(q: A, k: Array, v: Array, gate: Array, dout: Array, *, ctx: Context | None = ...,
+                 dq: Wanted | None = ..., dk: Wanted | None = ..., dv: Wanted | None = ...,
+                 dgate: Wanted | None = ..., dstate_k_in: Wanted, dstate_v_in: Wanted,
+                 **fields: Unpack[_gsa_backward]) -> tuple[A, A, A, A, A, A]: ...
+@overload
+def gsa_backward(ctx: Context | None, q: Array, k: Array, v: Array, gate: Array, dout: Array, *,
+                 dq: Output = ..., dk: Output = ..., dv: Output = ..., dgate: Output = ...,
+                 dstate_k_in: Output = ..., dstate_v_in: Output = ...,
+                 **fields: Unpack[_gsa_backward]) -> Any: ...
+@overload
+def gsa_backward(q: Array, k: Array, v: Array, gate: Array, dout: Array, *,
+                 ctx: Context | None = ..., dq: Output = ..., dk: Output = ..., dv: Output = ...,
+                 dgate: Output = ..., dstate_k_in: Output = ..., dstate_v_in: Output = ...,
+                 **fields: Unpack[_gsa_backward]) -> Any: ...

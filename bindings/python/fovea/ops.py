@@ -78,6 +78,12 @@ _x_select_lsh = Op("x_select_lsh", _abi.XSelectLshParams)
 _x_lsh_forward = Op("x_lsh_forward", _abi.XLshForwardParams)
 _x_conv1d_forward = Op("x_conv1d_forward", _abi.XConv1dForwardParams)
 _x_conv1d_backward = Op("x_conv1d_backward", _abi.XConv1dBackwardParams)
+_x_gla_forward = Op("x_gla_forward", _abi.XGlaForwardParams)
+_x_gla_backward = Op("x_gla_backward", _abi.XGlaBackwardParams)
+_x_delta_forward = Op("x_delta_forward", _abi.XDeltaForwardParams)
+_x_delta_backward = Op("x_delta_backward", _abi.XDeltaBackwardParams)
+_x_gsa_forward = Op("x_gsa_forward", _abi.XGsaForwardParams)
+_x_gsa_backward = Op("x_gsa_backward", _abi.XGsaBackwardParams)
 
 
 def attention_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,

@@ -64,7 +64,11 @@ def run(args: Args) -> None:
     sampler = Sampler(args.temperature, args.top_k, args.top_p, args.seed)
     with fovea.Context(args.backend, threads=args.threads) as ctx:
         capacity = room(args, llm.config, tokenizer)
-        attention = PagedAttention(llm.config, capacity, ctx, args.dtype)
+        if args.linear:
+            from smollm.transfer import attention_of
+            attention = attention_of(llm, source, ctx, capacity, args)
+        else:
+            attention = PagedAttention(llm.config, capacity, ctx, args.dtype)
         talk = Conversation(llm, attention, tokenizer, sampler, args.system)
         if args.chat:
             chat(talk, args)
@@ -163,6 +167,17 @@ def arguments() -> Args:
     option("--dtype", choices=["f32", "f16", "bf16"], default="f32", help="of queries and cache")
     option("--threads", type=int, default=0, help="threads of the host backend; 0: all")
     option("--model", help="another GGUF file of this architecture")
+    option("--linear", help="layers that keep 64 exact keys and a state of all older ones, as "
+                            "5,10-12 or all; what they learn is kept in --linear-out")
+    option("--linear-out", type=pathlib.Path, default=pathlib.Path("linear.out"),
+           help="folder of features, table and plot of --linear")
+    option("--features", type=int, default=64, help="of a head's query or key, with --linear")
+    option("--steps", type=int, default=80, help="of training a layer, with --linear")
+    option("--rate", type=float, default=0.03, help="of Adam; a cosine brings it to 0")
+    option("--windows", type=int, default=8, help="of 512 tokens, to learn from")
+    option("--held-out", type=int, default=2, help="windows to judge by")
+    option("--held-tokens", type=int, default=1024, help="of a window to judge by")
+    option("--state-tokens", type=int, default=8192, help="that are read to count bytes")
     words, _, rest = split_at("--", sys.argv[1:])  # Python 3.11 forgets what stood behind it
     args = parser.parse_intermixed_args(words)
     args.words += rest
@@ -189,9 +204,17 @@ def check(args: Args, refuse: Callable[[str], object]) -> None:
         refuse("--model is empty, wanted a GGUF file")
     args.prompt = (prompt if said else QUESTION).encode("utf-8", "replace").decode()
     args.system = args.system.encode("utf-8", "replace").decode()
-    for name in ("tokens", "context", "threads", "top_k"):
-        if getattr(args, name) < (least := int(name == "tokens")):
+    least_of = dict(tokens=1, context=0, threads=0, top_k=0, features=2, steps=1, windows=1,
+                    held_out=1, held_tokens=2, state_tokens=2)
+    for name, least in least_of.items():
+        if getattr(args, name) < least:
             refuse(f"--{name.replace('_', '-')} is {getattr(args, name)}, wanted at least {least}")
+    if args.features % 2:
+        refuse(f"--features is {args.features}, wanted an even number")
+    if args.linear == "":
+        refuse("--linear is empty, wanted layers such as 5,10-12, or all")
+    if not args.rate > 0:
+        refuse(f"--rate is {args.rate:g}, wanted more than 0")
     if not 0 <= args.temperature < float("inf"):
         refuse(f"--temperature is {args.temperature}, wanted 0 or more")
     if not 0 < args.top_p <= 1:

@@ -8,6 +8,7 @@
 #include "evict.h"
 #include "flex.h"
 #include "graph.h"
+#include "gsa.h"
 #include "indexed.h"
 #include "infllm.h"
 #include "kl.h"
@@ -69,7 +70,13 @@
   X(x_select_lsh) \
   X(x_lsh_forward) \
   X(x_conv1d_forward) \
-  X(x_conv1d_backward)
+  X(x_conv1d_backward) \
+  X(x_gla_forward) \
+  X(x_gla_backward) \
+  X(x_delta_forward) \
+  X(x_delta_backward) \
+  X(x_gsa_forward) \
+  X(x_gsa_backward)
 
 namespace fovea {
 FOVEA_CPP_OPERATIONS_EXPERIMENTAL(FOVEA_CPP_OPERATION)

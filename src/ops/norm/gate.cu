@@ -10,7 +10,7 @@
 #include "cuda/block/reduce.cuh"
 #include "cuda/launch.h"
 #include "cuda/tile/convert.cuh"
-#include "ops/norm/gate.h"
+#include "ops/norm/gate_wide.cuh"
 
 namespace fovea {
 namespace cuda {
@@ -253,7 +253,10 @@ void enqueue_rows(Context& ctx, const char* op, const NormCall& call) {
 void enqueue_backward(Context& ctx, const NormCall& call) {
   constexpr char op[] = "x_norm_gate_backward";
   const NormGate& n = call.b.forward;
-  enqueue_rows<true>(ctx, op, call);
+  if (const int lanes = wide_lanes(call.b, true))
+    enqueue_wide<true>(ctx, op, {call.b, call.scale, lanes});
+  else
+    enqueue_rows<true>(ctx, op, call);
   if (!call.b.sums()) return;
   const int64_t work = ceil_div(n.e, 32) * n.h * call.b.parts();
   launch<norm_sums_kernel>(ctx, op, work, kThreads, 0, call, work);
@@ -275,6 +278,8 @@ extern const Kernel<NormGate> norm_gate_forward_simt = {
       plan.launch = [n](Context& ctx, void*) {
         cuda::NormCall call{};
         call.b.forward = n;
+        if (const int lanes = cuda::wide_lanes(call.b, false))
+          return cuda::enqueue_wide<false>(ctx, "x_norm_gate_forward", {call.b, nullptr, lanes});
         cuda::enqueue_rows<false>(ctx, "x_norm_gate_forward", call);
       };
       return Text();

@@ -162,6 +162,27 @@ const FOVEA_X_CONV1D_ACTIVATION_NONE = Int32(0)
 const FOVEA_X_CONV1D_ACTIVATION_SILU = Int32(1)
 const X_CONV1D_ACTIVATION = (none=FOVEA_X_CONV1D_ACTIVATION_NONE, silu=FOVEA_X_CONV1D_ACTIVATION_SILU)
 
+# What turns a raw gate x into the log of a decay: g = map(x + bias), with the rate of its head.
+const FOVEA_X_GATE_MAP_LOG = Int32(0)
+const FOVEA_X_GATE_MAP_SOFTPLUS = Int32(1)
+const FOVEA_X_GATE_MAP_BOUNDED = Int32(2)
+const FOVEA_X_GATE_MAP_LOG_SIGMOID = Int32(3)
+const FOVEA_X_GATE_MAP_EXP = Int32(4)
+const X_GATE_MAP = (log=FOVEA_X_GATE_MAP_LOG, softplus=FOVEA_X_GATE_MAP_SOFTPLUS, bounded=FOVEA_X_GATE_MAP_BOUNDED, log_sigmoid=FOVEA_X_GATE_MAP_LOG_SIGMOID, exp=FOVEA_X_GATE_MAP_EXP)
+
+# A map of each element of q or k.
+const FOVEA_X_FEATURE_MAP_NONE = Int32(0)
+const FOVEA_X_FEATURE_MAP_RELU = Int32(1)
+const FOVEA_X_FEATURE_MAP_ELU_PLUS_ONE = Int32(2)
+const FOVEA_X_FEATURE_MAP_SILU = Int32(3)
+const X_FEATURE_MAP = (none=FOVEA_X_FEATURE_MAP_NONE, relu=FOVEA_X_FEATURE_MAP_RELU, elu_plus_one=FOVEA_X_FEATURE_MAP_ELU_PLUS_ONE, silu=FOVEA_X_FEATURE_MAP_SILU)
+
+# A map of the strength of a correction.
+const FOVEA_X_BETA_MAP_NONE = Int32(0)
+const FOVEA_X_BETA_MAP_SIGMOID = Int32(1)
+const FOVEA_X_BETA_MAP_TWO_SIGMOID = Int32(2)
+const X_BETA_MAP = (none=FOVEA_X_BETA_MAP_NONE, sigmoid=FOVEA_X_BETA_MAP_SIGMOID, two_sigmoid=FOVEA_X_BETA_MAP_TWO_SIGMOID)
+
 # Parts of a row of y, bits of `want`.  Those of the first four that are wanted stand side by
 const FOVEA_X_SUMMARY_MAX = Int32(1)
 const FOVEA_X_SUMMARY_MIN = Int32(2)
@@ -1618,6 +1639,63 @@ struct XLshForwardParams
     bits::Int32
 end
 
+# fovea_x_gsa_forward_params
+struct XGsaForwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    gate::Tensor
+    state_k_in::Tensor
+    state_v_in::Tensor
+    o::Tensor
+    state_k_out::Tensor
+    state_v_out::Tensor
+    start::Tensor
+    len::Tensor
+    state_row::Tensor
+    state_out_row::Tensor
+    output_from::Tensor
+    token_max::Int64
+    scale::Float32
+    gate_bound::Float32
+    gate_tau::Float32
+    gate_map::Int32
+    map_q::Int32
+    map_k::Int32
+end
+
+# fovea_x_gsa_backward_params
+struct XGsaBackwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    gate::Tensor
+    state_k_in::Tensor
+    state_v_in::Tensor
+    dout::Tensor
+    dstate_k_out::Tensor
+    dstate_v_out::Tensor
+    dq::Tensor
+    dk::Tensor
+    dv::Tensor
+    dgate::Tensor
+    dstate_k_in::Tensor
+    dstate_v_in::Tensor
+    start::Tensor
+    len::Tensor
+    state_row::Tensor
+    output_from::Tensor
+    token_max::Int64
+    scale::Float32
+    gate_bound::Float32
+    gate_tau::Float32
+    gate_map::Int32
+    map_q::Int32
+    map_k::Int32
+end
+
 # fovea_x_conv1d_forward_params
 struct XConv1dForwardParams
     struct_size::Csize_t
@@ -1659,6 +1737,184 @@ struct XConv1dBackwardParams
     output_from::Tensor
     token_max::Int64
     activation::Int32
+    reserved::Int32
+end
+
+# fovea_x_gla_forward_params
+struct XGlaForwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    gate_head::Tensor
+    gate_key::Tensor
+    gate_value::Tensor
+    gate_rate::Tensor
+    gate_bias::Tensor
+    select::Tensor
+    bonus::Tensor
+    skip::Tensor
+    state_in::Tensor
+    z_in::Tensor
+    o::Tensor
+    state_out::Tensor
+    z_out::Tensor
+    snapshot::Tensor
+    z_snapshot::Tensor
+    start::Tensor
+    len::Tensor
+    state_row::Tensor
+    state_out_row::Tensor
+    output_from::Tensor
+    snapshot_row::Tensor
+    key_start::Tensor
+    key_len::Tensor
+    token_max::Int64
+    snapshot_every::Int64
+    scale::Float32
+    eps::Float32
+    gate_bound::Float32
+    gate_tau::Float32
+    gate_map::Int32
+    map_q::Int32
+    map_k::Int32
+    full::Int32
+    read_before::Int32
+    normalise::Int32
+    bonus_sigmoid::Int32
+    reserved::Int32
+end
+
+# fovea_x_gla_backward_params
+struct XGlaBackwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    gate_head::Tensor
+    gate_key::Tensor
+    gate_value::Tensor
+    gate_rate::Tensor
+    gate_bias::Tensor
+    select::Tensor
+    bonus::Tensor
+    skip::Tensor
+    state_in::Tensor
+    z_in::Tensor
+    dout::Tensor
+    dstate_out::Tensor
+    dz_out::Tensor
+    dq::Tensor
+    dk::Tensor
+    dv::Tensor
+    dgate_head::Tensor
+    dgate_key::Tensor
+    dgate_value::Tensor
+    dgate_rate::Tensor
+    dgate_bias::Tensor
+    dselect::Tensor
+    dbonus::Tensor
+    dskip::Tensor
+    dstate_in::Tensor
+    dz_in::Tensor
+    start::Tensor
+    len::Tensor
+    state_row::Tensor
+    output_from::Tensor
+    key_start::Tensor
+    key_len::Tensor
+    token_max::Int64
+    scale::Float32
+    eps::Float32
+    gate_bound::Float32
+    gate_tau::Float32
+    gate_map::Int32
+    map_q::Int32
+    map_k::Int32
+    full::Int32
+    read_before::Int32
+    normalise::Int32
+    bonus_sigmoid::Int32
+    reserved::Int32
+end
+
+# fovea_x_delta_forward_params
+struct XDeltaForwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    beta::Tensor
+    erase::Tensor
+    gate_head::Tensor
+    gate_key::Tensor
+    gate_rate::Tensor
+    gate_bias::Tensor
+    low_a::Tensor
+    low_b::Tensor
+    state_in::Tensor
+    o::Tensor
+    state_out::Tensor
+    snapshot::Tensor
+    start::Tensor
+    len::Tensor
+    state_row::Tensor
+    state_out_row::Tensor
+    output_from::Tensor
+    snapshot_row::Tensor
+    token_max::Int64
+    snapshot_every::Int64
+    scale::Float32
+    eps::Float32
+    gate_bound::Float32
+    gate_tau::Float32
+    gate_map::Int32
+    beta_map::Int32
+    l2_norm::Int32
+    reserved::Int32
+end
+
+# fovea_x_delta_backward_params
+struct XDeltaBackwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    beta::Tensor
+    erase::Tensor
+    gate_head::Tensor
+    gate_key::Tensor
+    gate_rate::Tensor
+    gate_bias::Tensor
+    low_a::Tensor
+    low_b::Tensor
+    state_in::Tensor
+    dout::Tensor
+    dstate_out::Tensor
+    dq::Tensor
+    dk::Tensor
+    dv::Tensor
+    dbeta::Tensor
+    derase::Tensor
+    dgate_head::Tensor
+    dgate_key::Tensor
+    dgate_rate::Tensor
+    dgate_bias::Tensor
+    dlow_a::Tensor
+    dlow_b::Tensor
+    dstate_in::Tensor
+    start::Tensor
+    len::Tensor
+    state_row::Tensor
+    output_from::Tensor
+    token_max::Int64
+    scale::Float32
+    eps::Float32
+    gate_bound::Float32
+    gate_tau::Float32
+    gate_map::Int32
+    beta_map::Int32
+    l2_norm::Int32
     reserved::Int32
 end
 
@@ -2358,6 +2614,22 @@ const _fovea_x_lsh_forward = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_lsh_forward(ctx, params) =
     ccall(symbol(_fovea_x_lsh_forward, :fovea_x_lsh_forward), Int32, (Ptr{Cvoid}, Ref{XLshForwardParams}), ctx, params)
 
+const _fovea_x_gsa_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_gsa_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_gsa_forward_workspace, :fovea_x_gsa_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XGsaForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_gsa_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_gsa_forward(ctx, params) =
+    ccall(symbol(_fovea_x_gsa_forward, :fovea_x_gsa_forward), Int32, (Ptr{Cvoid}, Ref{XGsaForwardParams}), ctx, params)
+
+const _fovea_x_gsa_backward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_gsa_backward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_gsa_backward_workspace, :fovea_x_gsa_backward_workspace), Int32, (Ptr{Cvoid}, Ref{XGsaBackwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_gsa_backward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_gsa_backward(ctx, params) =
+    ccall(symbol(_fovea_x_gsa_backward, :fovea_x_gsa_backward), Int32, (Ptr{Cvoid}, Ref{XGsaBackwardParams}), ctx, params)
+
 const _fovea_x_conv1d_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_conv1d_forward_workspace(ctx, params, bytes) =
     ccall(symbol(_fovea_x_conv1d_forward_workspace, :fovea_x_conv1d_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XConv1dForwardParams}, Ref{Csize_t}), ctx, params, bytes)
@@ -2373,6 +2645,38 @@ fovea_x_conv1d_backward_workspace(ctx, params, bytes) =
 const _fovea_x_conv1d_backward = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_conv1d_backward(ctx, params) =
     ccall(symbol(_fovea_x_conv1d_backward, :fovea_x_conv1d_backward), Int32, (Ptr{Cvoid}, Ref{XConv1dBackwardParams}), ctx, params)
+
+const _fovea_x_gla_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_gla_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_gla_forward_workspace, :fovea_x_gla_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XGlaForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_gla_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_gla_forward(ctx, params) =
+    ccall(symbol(_fovea_x_gla_forward, :fovea_x_gla_forward), Int32, (Ptr{Cvoid}, Ref{XGlaForwardParams}), ctx, params)
+
+const _fovea_x_gla_backward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_gla_backward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_gla_backward_workspace, :fovea_x_gla_backward_workspace), Int32, (Ptr{Cvoid}, Ref{XGlaBackwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_gla_backward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_gla_backward(ctx, params) =
+    ccall(symbol(_fovea_x_gla_backward, :fovea_x_gla_backward), Int32, (Ptr{Cvoid}, Ref{XGlaBackwardParams}), ctx, params)
+
+const _fovea_x_delta_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_delta_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_delta_forward_workspace, :fovea_x_delta_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XDeltaForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_delta_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_delta_forward(ctx, params) =
+    ccall(symbol(_fovea_x_delta_forward, :fovea_x_delta_forward), Int32, (Ptr{Cvoid}, Ref{XDeltaForwardParams}), ctx, params)
+
+const _fovea_x_delta_backward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_delta_backward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_delta_backward_workspace, :fovea_x_delta_backward_workspace), Int32, (Ptr{Cvoid}, Ref{XDeltaBackwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_delta_backward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_delta_backward(ctx, params) =
+    ccall(symbol(_fovea_x_delta_backward, :fovea_x_delta_backward), Int32, (Ptr{Cvoid}, Ref{XDeltaBackwardParams}), ctx, params)
 
 const _fovea_x_recipe_count = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_recipe_count() =

@@ -284,6 +284,18 @@ end
         @test maximum(abs.(Float32.(small) .- x)) <= 1 / 16
     end
 
+    @testset "rows of states" begin
+        ctx = Context(:host)
+        q = rand(Float32, 8, 2, 5, 3)
+        state = x_gla_forward(ctx, q, q, q; state_out=true)
+        @test size(state) == (8, 8, 2, 3) && eltype(state) == Float32 && any(!iszero, state)
+        @test x_gla_forward(ctx, q, q, q; state_in=zero(state), state_out=true) == state
+        packed = x_gla_forward(ctx, reshape(q, 8, 2, 15, 1), reshape(q, 8, 2, 15, 1), reshape(q, 8, 2, 15, 1);
+                               start=Int32[0, 5, 10, 15], token_max=5, state_out=true)
+        @test packed == state
+        @test_throws Fovea.InvalidArgument x_gla_forward(ctx, q, q, q; state_out=true, state_out_row=Int32[0, 1, 2])
+    end
+
     @testset "memory of the context" begin
         ctx = Context(:host)
         q, k, v = problem()

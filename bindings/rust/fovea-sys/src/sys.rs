@@ -246,6 +246,36 @@ c_enum! {
 
 c_enum! {
     /// ```text
+    /// What turns a raw gate x into the log of a decay: g = map(x + bias), with the rate of its head.
+    /// A decay is e^g.  g = -inf resets exactly: what the state held before is gone, NaN too.
+    /// ```
+    fovea_x_gate_map;
+    FOVEA_X_GATE_MAP_LOG: LOG = 0, "g = x, of any sign; nothing is ever divided by a decay";
+    FOVEA_X_GATE_MAP_SOFTPLUS: SOFTPLUS = 1, "-exp(rate) ln(1 + exp(x))";
+    FOVEA_X_GATE_MAP_BOUNDED: BOUNDED = 2, "-gate_bound sigmoid(exp(rate) x)";
+    FOVEA_X_GATE_MAP_LOG_SIGMOID: LOG_SIGMOID = 3, "ln(sigmoid(x)) / gate_tau";
+    FOVEA_X_GATE_MAP_EXP: EXP = 4, "-exp(x)";
+}
+
+c_enum! {
+    /// A map of each element of q or k.
+    fovea_x_feature_map;
+    FOVEA_X_FEATURE_MAP_NONE: NONE = 0, "x";
+    FOVEA_X_FEATURE_MAP_RELU: RELU = 1, "max(x, 0)";
+    FOVEA_X_FEATURE_MAP_ELU_PLUS_ONE: ELU_PLUS_ONE = 2, "x + 1 from 0 on, exp(x) below";
+    FOVEA_X_FEATURE_MAP_SILU: SILU = 3, "x / (1 + exp(-x))";
+}
+
+c_enum! {
+    /// A map of the strength of a correction.
+    fovea_x_beta_map;
+    FOVEA_X_BETA_MAP_NONE: NONE = 0, "x";
+    FOVEA_X_BETA_MAP_SIGMOID: SIGMOID = 1, "sigmoid(x)";
+    FOVEA_X_BETA_MAP_TWO_SIGMOID: TWO_SIGMOID = 2, "2 sigmoid(x)";
+}
+
+c_enum! {
+    /// ```text
     /// Parts of a row of y, bits of `want`.  Those of the first four that are wanted stand side by
     /// side, in the order of their bits; each of the others stands alone.
     /// ```
@@ -1964,7 +1994,7 @@ c_struct! {
     threshold: f32 = 1948, r"share of the largest sum, \> 0, \<= 1; of MEANS";
     skip_margin: f32 = 1952, "in nats, as in x_sparse_forward; 0: none";
     kind: i32 = 1956, "The fovea_x_probed_kind.";
-    reduce: i32 = 1960, "fovea_x_probe_reduce";
+    reduce: i32 = 1960, "The fovea_x_probe_reduce.";
     rule: i32 = 1964, "The fovea_x_select_rule.";
     forced_count: i32 = 1968, "1: forced entries count for the rule";
     force_own: i32 = 1972, "1: key blocks of the row block's own positions are forced; of BLOCKS and MEANS";
@@ -2463,6 +2493,95 @@ c_struct! {
 
 c_struct! {
     /// ```text
+    /// Gated slot attention of q over the slots; prefill, chunks of it, decode.
+    ///
+    /// State head n reads key head n / (heads / g) and value head n / (heads / x).  Output head j reads
+    /// query head j / (heads_out / h) and state head j / (heads_out / heads).  gate_map makes g of raw
+    /// gates, with rates of 0; the paper's is 3 with gate_tau = 8.  g = -inf resets a slot: it holds
+    /// the token alone.  state_k lies as (d, m), the state of the first pass.
+    ///
+    /// g, the scores and the softmax are f32.  1 - a and p are rounded to the dtype of q before they
+    /// are used, states when they are stored.  Between calls only the two states are kept.
+    /// At least one of o, state_k_out and state_v_out is given.  A pass without output does not run.
+    ///
+    /// Errors name this operation, then the part that refuses, with that part's names of fields.  The
+    /// part is x_gla_forward.  Limits: d and m are at most 512.
+    /// Workspace: g, 1 - a, the scores, p, and that of the larger pass.
+    /// Source: Gated Slot Attention (2409.07146).
+    /// ```
+    fovea_x_gsa_forward_params: 1384 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_gsa_forward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(b, s, g, d)` as q";
+    v: fovea_tensor = 200, "`(b, s, x, e)` as q";
+    gate: fovea_tensor = 296, "`(b, s, heads, m)` as q or f32: raw, of each slot";
+    state_k_in: fovea_tensor = 392, "`(slots, heads, d, m)` f32 bf16: absent: zeros";
+    state_v_in: fovea_tensor = 488, "`(slots, heads, m, e)` f32 bf16: absent: zeros";
+    o: fovea_tensor = 584, "`(b, s, heads_out, e)` as q or f32";
+    state_k_out: fovea_tensor = 680, "`(slots_out, heads, d, m)` f32 bf16: may be state_k_in";
+    state_v_out: fovea_tensor = 776, "`(slots_out, heads, m, e)` f32 bf16: may be state_v_in";
+    start: fovea_tensor = 872, "`(r+1)` i32: first packed token of each sequence, ascending from 0; then b = 1";
+    len: fovea_tensor = 968, "`(r)` i32: tokens in use, at most s or the packed extent";
+    state_row: fovea_tensor = 1064, "`(r)` i32: of both states";
+    state_out_row: fovea_tensor = 1160, "`(r)` i32: of both states";
+    output_from: fovea_tensor = 1256, "`(r)` i32: absent: 0";
+    token_max: i64 = 1352, "0: s";
+    scale: f32 = 1360, "of the scores; 0: d^-1/2";
+    gate_bound: f32 = 1364, "gates are at least -gate_bound; 0: no bound.  The factor of gate_map 2, which needs one";
+    gate_tau: f32 = 1368, "of gate_map 3; 0: 1";
+    gate_map: i32 = 1372, "The fovea_x_gate_map.";
+    map_q: i32 = 1376, "The fovea_x_feature_map.";
+    map_k: i32 = 1380, "The fovea_x_feature_map.";
+}
+
+c_struct! {
+    /// ```text
+    /// Gradients of x_gsa_forward from dout, and from the gradients of each sequence's last states.
+    /// Each output is optional: absent = not computed.  With Y_t = scale K_t map_q(q_t)':
+    ///
+    ///   dp_t = V_t dout_t',  dY_t = p_t . (dp_t - p_t dp_t'),  and x_gla_backward of both passes
+    ///   dg = the sum of both passes' own - a . (the sum of both passes' d(1 - a)),  dgate = map' dg
+    ///
+    /// dp and each pass's d(1 - a) are rounded to the dtype of q, as gradients of x_gla_backward are.
+    /// p of dY is the f32 softmax.  dgate is 0 where a gate is -inf or gate_bound holds.
+    /// Every element of an output is written: 0 where no sequence is.  Rows before output_from have no
+    /// output and take dout as 0.  Gradients of states have a row for each sequence of the call.
+    ///
+    /// Errors and limits are as in the forward.  The parts are x_gla_forward and x_gla_backward.
+    /// Sums have a fixed order: the same bits every run.
+    /// ```
+    fovea_x_gsa_backward_params: 1864 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_gsa_backward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(b, s, g, d)` as q";
+    v: fovea_tensor = 200, "`(b, s, x, e)` as q";
+    gate: fovea_tensor = 296, "`(b, s, heads, m)` as q or f32";
+    state_k_in: fovea_tensor = 392, "`(slots, heads, d, m)` f32 bf16";
+    state_v_in: fovea_tensor = 488, "`(slots, heads, m, e)` f32 bf16";
+    dout: fovea_tensor = 584, "`(b, s, heads_out, e)` as q or f32: the gradient of o";
+    dstate_k_out: fovea_tensor = 680, "`(r, heads, d, m)` f32: of each sequence's last state; absent: 0";
+    dstate_v_out: fovea_tensor = 776, "`(r, heads, m, e)` f32: the same";
+    dq: fovea_tensor = 872, "`(b, s, h, d)` as q";
+    dk: fovea_tensor = 968, "`(b, s, g, d)` as q";
+    dv: fovea_tensor = 1064, "`(b, s, x, e)` as q";
+    dgate: fovea_tensor = 1160, "`(b, s, heads, m)` as q or f32: of the raw gate";
+    dstate_k_in: fovea_tensor = 1256, "`(r, heads, d, m)` f32: of the state that each sequence starts from, given or zeros";
+    dstate_v_in: fovea_tensor = 1352, "`(r, heads, m, e)` f32: the same";
+    start: fovea_tensor = 1448, "`(r+1)` i32";
+    len: fovea_tensor = 1544, "`(r)` i32";
+    state_row: fovea_tensor = 1640, "`(r)` i32";
+    output_from: fovea_tensor = 1736, "`(r)` i32";
+    token_max: i64 = 1832, "0: s";
+    scale: f32 = 1840, "0: d^-1/2";
+    gate_bound: f32 = 1844, "0: no bound";
+    gate_tau: f32 = 1848, "of gate_map 3; 0: 1";
+    gate_map: i32 = 1852, "The fovea_x_gate_map.";
+    map_q: i32 = 1856, "The fovea_x_feature_map.";
+    map_k: i32 = 1860, "The fovea_x_feature_map.";
+}
+
+c_struct! {
+    /// ```text
     /// Short causal convolution of each channel by itself, with state.  For token t of a sequence and
     /// channel c, with T = taps:
     ///
@@ -2530,6 +2649,261 @@ c_struct! {
     token_max: i64 = 1352, "0: s";
     activation: i32 = 1360, "The fovea_x_conv1d_activation.";
     reserved: i32 = 1364, "0";
+}
+
+c_struct! {
+    /// ```text
+    /// Gated linear attention: a matrix H (d, e) for each sequence and head, to which every token adds
+    /// one outer product.  For token t, rows q_t, k_t, v_t:
+    ///
+    ///   q^ = map_q(q_t),  k^ = select_t map_k(k_t)
+    ///   H_t = G_t . H_(t-1) + k^' v_t     G_t[c, j] = exp(gate_head + gate_key_c + gate_value_j)
+    ///   y_t = scale q^ H_t, or with read_before scale q^ H_(t-1)
+    ///   o_t = y_t + act(scale q^ . (bonus . k^) v_t) + skip . v_t
+    ///
+    /// With `normalise` y_t is divided by scale q^ . z_t + eps:
+    ///
+    ///   z_t = decay . z_(t-1) + k^
+    ///
+    /// With `full` every row reads the sum over all keys of its sequence, which count without rows too.
+    /// Keys then have an extent t, and key_start and key_len of their own.
+    ///
+    /// State head n reads key head n / (heads / g) and value head n / (heads / x).  Output head j reads
+    /// query head j / (heads_out / h) and state head j / (heads_out / heads).  Gates are as given, or
+    /// gate_map makes them of raw numbers; gate_rate, gate_bias, gate_bound and gate_tau are refused
+    /// where no gate reads them.  A constant gate is a tensor with strides of 0 over b and s.
+    /// States are f32 or bf16, in either order in memory.  Sums are f32, states are rounded when they
+    /// are stored.
+    ///
+    /// At least one of o, state_out and snapshot is given.  normalise excludes gate_value, read_before
+    /// and bonus; it asks for z_in with state_in, z_out with state_out, z_snapshot with snapshot.  full
+    /// excludes gates, read_before, bonus, skip and snapshot.
+    ///
+    /// Limits: d is at most 512.  Every valid call has a kernel on the host and one on CUDA.  Hopper's
+    /// tensor cores take f16 and bf16 with d of 64 or 128, e a multiple of 64, no gate or a head gate.
+    /// Source: the chunk and recurrent forms of arXiv 2312.06635, 2307.08621 and 2405.21060.
+    /// ```
+    fovea_x_gla_forward_params: 2568 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_gla_forward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(b, t, g, d)` as q: t = s without full";
+    v: fovea_tensor = 200, "`(b, t, x, e)` as q";
+    gate_head: fovea_tensor = 296, "`(b, s, heads)` as q or f32";
+    gate_key: fovea_tensor = 392, "`(b, s, heads, d)` as q or f32";
+    gate_value: fovea_tensor = 488, "`(b, s, heads, e)` as q or f32: has no bias";
+    gate_rate: fovea_tensor = 584, "`(heads)` f32: of gate_map 1 and 2; absent: 0";
+    gate_bias: fovea_tensor = 680, "`(heads, d)` f32: of gate_key; of gate_head, without gate_key: then column 0 is read; absent: 0";
+    select: fovea_tensor = 776, "`(b, t, heads)` as q or f32: absent: 1";
+    bonus: fovea_tensor = 872, "`(heads, d)` f32: absent: 0";
+    skip: fovea_tensor = 968, "`(heads, e)` f32: absent: 0";
+    state_in: fovea_tensor = 1064, "`(slots, heads, d, e)` f32 bf16: absent: zeros";
+    z_in: fovea_tensor = 1160, "`(slots, heads, d)` f32";
+    o: fovea_tensor = 1256, "`(b, s, heads_out, e)` as q or f32";
+    state_out: fovea_tensor = 1352, "`(slots_out, heads, d, e)` f32 bf16: may be state_in";
+    z_out: fovea_tensor = 1448, "`(slots_out, heads, d)` f32: may be z_in";
+    snapshot: fovea_tensor = 1544, "`(snapshots, heads, d, e)` f32 bf16: needs snapshot_row; may be state_out";
+    z_snapshot: fovea_tensor = 1640, "`(snapshots, heads, d)` f32: needs snapshot_row; may be z_out";
+    start: fovea_tensor = 1736, "`(r+1)` i32: first packed token of each sequence, ascending from 0; then b = 1";
+    len: fovea_tensor = 1832, "`(r)` i32: tokens in use, at most s or the packed extent";
+    state_row: fovea_tensor = 1928, "`(r)` i32";
+    state_out_row: fovea_tensor = 2024, "`(r)` i32";
+    output_from: fovea_tensor = 2120, "`(r)` i32: absent: 0";
+    snapshot_row: fovea_tensor = 2216, "`(r, n)` i32";
+    key_start: fovea_tensor = 2312, "`(r+1)` i32: with full and start alone";
+    key_len: fovea_tensor = 2408, "`(r)` i32: keys in use, with full alone";
+    token_max: i64 = 2504, "0: s";
+    snapshot_every: i64 = 2512, r"tokens between snapshots, \>= 1 with snapshot";
+    scale: f32 = 2520, "0: d^-1/2";
+    eps: f32 = 2524, "of normalise; 0: 1e-6";
+    gate_bound: f32 = 2528, "gates are at least -gate_bound; 0: no bound.  The factor of gate_map 2, which needs one";
+    gate_tau: f32 = 2532, "of gate_map 3; 0: 1";
+    gate_map: i32 = 2536, "The fovea_x_gate_map.";
+    map_q: i32 = 2540, "The fovea_x_feature_map.";
+    map_k: i32 = 2544, "The fovea_x_feature_map.";
+    full: i32 = 2548, "0: causal, 1: every row reads every key";
+    read_before: i32 = 2552, "1: y_t reads the state before its token";
+    normalise: i32 = 2556, "1: y_t is divided by scale q^ . z_t + eps";
+    bonus_sigmoid: i32 = 2560, "act: 0 none, 1 sigmoid of each column";
+    reserved: i32 = 2564, "0";
+}
+
+c_struct! {
+    /// ```text
+    /// Gradients of x_gla_forward from dout, and from the gradients of each sequence's last state. Each
+    /// output is optional: absent = not computed.  With W_t the gradient of H_t:
+    ///
+    ///   X = G_t . H_(t-1) . W_t
+    ///   dq^ = scale dout H_t',  dk^ = W_t v_t',  dv = k^ W_t,  W_(t-1) = G_t . W_t
+    ///   dgate_head = sum X,  dgate_key = sum_j X[c, j],  dgate_value = sum_c X[c, j]
+    ///
+    /// and what normaliser, bonus, skip, select and the maps add.  Gradients of gates are those of what
+    /// was given: of raw gates with gate_map.  Where a gate is -inf, or gate_bound holds, they are 0.
+    /// Every element of an output is written: 0 where no sequence is.  Rows before output_from have no
+    /// output and take dout as 0.  Gradients of states have a row for each sequence of the call.
+    /// Sums have a fixed order: the same bits every run.
+    /// ```
+    fovea_x_gla_backward_params: 3424 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_gla_backward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(b, t, g, d)` as q";
+    v: fovea_tensor = 200, "`(b, t, x, e)` as q";
+    gate_head: fovea_tensor = 296, "`(b, s, heads)` as q or f32";
+    gate_key: fovea_tensor = 392, "`(b, s, heads, d)` as q or f32";
+    gate_value: fovea_tensor = 488, "`(b, s, heads, e)` as q or f32";
+    gate_rate: fovea_tensor = 584, "`(heads)` f32";
+    gate_bias: fovea_tensor = 680, "`(heads, d)` f32";
+    select: fovea_tensor = 776, "`(b, t, heads)` as q or f32";
+    bonus: fovea_tensor = 872, "`(heads, d)` f32";
+    skip: fovea_tensor = 968, "`(heads, e)` f32";
+    state_in: fovea_tensor = 1064, "`(slots, heads, d, e)` f32 bf16";
+    z_in: fovea_tensor = 1160, "`(slots, heads, d)` f32";
+    dout: fovea_tensor = 1256, "`(b, s, heads_out, e)` as q or f32: the gradient of o";
+    dstate_out: fovea_tensor = 1352, "`(r, heads, d, e)` f32: of each sequence's last state; absent: 0";
+    dz_out: fovea_tensor = 1448, "`(r, heads, d)` f32: needs dstate_out";
+    dq: fovea_tensor = 1544, "`(b, s, h, d)` as q";
+    dk: fovea_tensor = 1640, "`(b, t, g, d)` as q";
+    dv: fovea_tensor = 1736, "`(b, t, x, e)` as q";
+    dgate_head: fovea_tensor = 1832, "`(b, s, heads)` as q or f32: needs gate_head; a stride of 0 receives the sum over that dimension, here and below";
+    dgate_key: fovea_tensor = 1928, "`(b, s, heads, d)` as q or f32: needs gate_key";
+    dgate_value: fovea_tensor = 2024, "`(b, s, heads, e)` as q or f32: needs gate_value";
+    dgate_rate: fovea_tensor = 2120, "`(heads)` f32: needs gate_rate";
+    dgate_bias: fovea_tensor = 2216, "`(heads, d)` f32: needs gate_bias";
+    dselect: fovea_tensor = 2312, "`(b, t, heads)` as q or f32: needs select";
+    dbonus: fovea_tensor = 2408, "`(heads, d)` f32: needs bonus";
+    dskip: fovea_tensor = 2504, "`(heads, e)` f32: needs skip";
+    dstate_in: fovea_tensor = 2600, "`(r, heads, d, e)` f32: of the state that each sequence starts from, given or zeros";
+    dz_in: fovea_tensor = 2696, "`(r, heads, d)` f32: with normalise alone";
+    start: fovea_tensor = 2792, "`(r+1)` i32";
+    len: fovea_tensor = 2888, "`(r)` i32";
+    state_row: fovea_tensor = 2984, "`(r)` i32";
+    output_from: fovea_tensor = 3080, "`(r)` i32";
+    key_start: fovea_tensor = 3176, "`(r+1)` i32";
+    key_len: fovea_tensor = 3272, "`(r)` i32";
+    token_max: i64 = 3368, "0: s";
+    scale: f32 = 3376, "0: d^-1/2";
+    eps: f32 = 3380, "of normalise; 0: 1e-6";
+    gate_bound: f32 = 3384, "0: no bound";
+    gate_tau: f32 = 3388, "of gate_map 3; 0: 1";
+    gate_map: i32 = 3392, "The fovea_x_gate_map.";
+    map_q: i32 = 3396, "The fovea_x_feature_map.";
+    map_k: i32 = 3400, "The fovea_x_feature_map.";
+    full: i32 = 3404, "0: causal, 1: every row reads every key";
+    read_before: i32 = 3408, "1: y_t reads the state before its token";
+    normalise: i32 = 3412, "1: y_t is divided by scale q^ . z_t + eps";
+    bonus_sigmoid: i32 = 3416, "act: 0 none, 1 sigmoid of each column";
+    reserved: i32 = 3420, "0";
+}
+
+c_struct! {
+    /// ```text
+    /// The delta rule: each token corrects what the state answers to its key.  For token t, with decays
+    /// and heads as in x_gla_forward and q^, k^ = q_t, k_t, divided by their norms with l2_norm:
+    ///
+    ///   H~ = exp(gate_head + gate_key_c) . H_(t-1)
+    ///   u_t = beta v_t - p H~     p = erase_t, or without it beta k^
+    ///   H_t = H~ + k^' u_t,  o_t = scale q^ H_t
+    ///
+    /// With low_a and low_b the correction is their outer product; it reads the state before its decay:
+    ///
+    ///   H_t = H~ + low_b' (low_a H_(t-1)) + k^' v_t
+    ///
+    /// beta is as given, or beta_map makes it of raw numbers.  l2_norm: x / sqrt(sum x^2 + eps) of each
+    /// head.  At least one of o, state_out and snapshot is given.  low_a excludes beta and erase.
+    ///
+    /// Limits: d is at most 512.  Every valid call has a kernel on the host and one on CUDA.  Hopper's
+    /// tensor cores take bf16 with d of 64 or 128, e a multiple of 64, no gate or a head gate, no
+    /// erase.  Source: arXiv 2406.06484, 2412.06464, 2503.14456 and 2510.26692.
+    /// ```
+    fovea_x_delta_forward_params: 2072 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_delta_forward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(b, s, g, d)` as q";
+    v: fovea_tensor = 200, "`(b, s, x, e)` as q";
+    beta: fovea_tensor = 296, "`(b, s, heads)` as q or f32: absent: 1";
+    erase: fovea_tensor = 392, "`(b, s, heads, d)` as q";
+    gate_head: fovea_tensor = 488, "`(b, s, heads)` as q or f32";
+    gate_key: fovea_tensor = 584, "`(b, s, heads, d)` as q or f32";
+    gate_rate: fovea_tensor = 680, "`(heads)` f32: of gate_map 1 and 2; absent: 0";
+    gate_bias: fovea_tensor = 776, "`(heads, d)` f32: of gate_key; of gate_head, without gate_key: then column 0 is read; absent: 0";
+    low_a: fovea_tensor = 872, "`(b, s, heads, d)` as q: needs low_b";
+    low_b: fovea_tensor = 968, "`(b, s, heads, d)` as q: needs low_a";
+    state_in: fovea_tensor = 1064, "`(slots, heads, d, e)` f32 bf16: absent: zeros";
+    o: fovea_tensor = 1160, "`(b, s, heads_out, e)` as q or f32";
+    state_out: fovea_tensor = 1256, "`(slots_out, heads, d, e)` f32 bf16: may be state_in";
+    snapshot: fovea_tensor = 1352, "`(snapshots, heads, d, e)` f32 bf16: needs snapshot_row; may be state_out";
+    start: fovea_tensor = 1448, "`(r+1)` i32: first packed token of each sequence, ascending from 0; then b = 1";
+    len: fovea_tensor = 1544, "`(r)` i32: tokens in use, at most s or the packed extent";
+    state_row: fovea_tensor = 1640, "`(r)` i32";
+    state_out_row: fovea_tensor = 1736, "`(r)` i32";
+    output_from: fovea_tensor = 1832, "`(r)` i32: absent: 0";
+    snapshot_row: fovea_tensor = 1928, "`(r, n)` i32";
+    token_max: i64 = 2024, "0: s";
+    snapshot_every: i64 = 2032, r"tokens between snapshots, \>= 1 with snapshot";
+    scale: f32 = 2040, "0: d^-1/2";
+    eps: f32 = 2044, "of l2_norm; 0: 1e-6";
+    gate_bound: f32 = 2048, "gates are at least -gate_bound; 0: no bound.  The factor of gate_map 2, which needs one";
+    gate_tau: f32 = 2052, "of gate_map 3; 0: 1";
+    gate_map: i32 = 2056, "The fovea_x_gate_map.";
+    beta_map: i32 = 2060, "The fovea_x_beta_map.";
+    l2_norm: i32 = 2064, "1: q and k are divided by their norms";
+    reserved: i32 = 2068, "0";
+}
+
+c_struct! {
+    /// ```text
+    /// Gradients of x_delta_forward from dout, and from the gradients of each sequence's last state;
+    /// rules as in x_gla_backward.  With W_t the gradient of H_t and du = k^ W_t:
+    ///
+    ///   dq^ = scale dout H_t',  dv = beta du,  dp = -du H~',  X = W_t - p' du
+    ///   dk^ = W_t u_t' (without erase: + beta dp),  dbeta = du . v (+ dp . k^),  derase = dp
+    ///   dgate_key = sum_j (H~ . X)[c, j],  W_(t-1) = exp(gate) . X
+    ///
+    /// and with low_a and low_b:
+    ///
+    ///   z = low_a H_(t-1),  dz = low_b W_t
+    ///   dlow_b = W_t z',  dlow_a = dz H_(t-1)',  W_(t-1) = exp(gate) . W_t + low_a' dz
+    /// ```
+    fovea_x_delta_backward_params: 2928 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_delta_backward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(b, s, g, d)` as q";
+    v: fovea_tensor = 200, "`(b, s, x, e)` as q";
+    beta: fovea_tensor = 296, "`(b, s, heads)` as q or f32";
+    erase: fovea_tensor = 392, "`(b, s, heads, d)` as q";
+    gate_head: fovea_tensor = 488, "`(b, s, heads)` as q or f32";
+    gate_key: fovea_tensor = 584, "`(b, s, heads, d)` as q or f32";
+    gate_rate: fovea_tensor = 680, "`(heads)` f32";
+    gate_bias: fovea_tensor = 776, "`(heads, d)` f32";
+    low_a: fovea_tensor = 872, "`(b, s, heads, d)` as q: needs low_b";
+    low_b: fovea_tensor = 968, "`(b, s, heads, d)` as q: needs low_a";
+    state_in: fovea_tensor = 1064, "`(slots, heads, d, e)` f32 bf16";
+    dout: fovea_tensor = 1160, "`(b, s, heads_out, e)` as q or f32: the gradient of o";
+    dstate_out: fovea_tensor = 1256, "`(r, heads, d, e)` f32: of each sequence's last state; absent: 0";
+    dq: fovea_tensor = 1352, "`(b, s, h, d)` as q";
+    dk: fovea_tensor = 1448, "`(b, s, g, d)` as q";
+    dv: fovea_tensor = 1544, "`(b, s, x, e)` as q";
+    dbeta: fovea_tensor = 1640, "`(b, s, heads)` as q or f32: needs beta; a stride of 0 receives the sum over that dimension, here and below";
+    derase: fovea_tensor = 1736, "`(b, s, heads, d)` as q: needs erase";
+    dgate_head: fovea_tensor = 1832, "`(b, s, heads)` as q or f32: needs gate_head";
+    dgate_key: fovea_tensor = 1928, "`(b, s, heads, d)` as q or f32: needs gate_key";
+    dgate_rate: fovea_tensor = 2024, "`(heads)` f32: needs gate_rate";
+    dgate_bias: fovea_tensor = 2120, "`(heads, d)` f32: needs gate_bias";
+    dlow_a: fovea_tensor = 2216, "`(b, s, heads, d)` as q: needs low_a";
+    dlow_b: fovea_tensor = 2312, "`(b, s, heads, d)` as q: needs low_b";
+    dstate_in: fovea_tensor = 2408, "`(r, heads, d, e)` f32: of the state that each sequence starts from, given or zeros";
+    start: fovea_tensor = 2504, "`(r+1)` i32";
+    len: fovea_tensor = 2600, "`(r)` i32";
+    state_row: fovea_tensor = 2696, "`(r)` i32";
+    output_from: fovea_tensor = 2792, "`(r)` i32";
+    token_max: i64 = 2888, "0: s";
+    scale: f32 = 2896, "0: d^-1/2";
+    eps: f32 = 2900, "of l2_norm; 0: 1e-6";
+    gate_bound: f32 = 2904, "0: no bound";
+    gate_tau: f32 = 2908, "of gate_map 3; 0: 1";
+    gate_map: i32 = 2912, "The fovea_x_gate_map.";
+    beta_map: i32 = 2916, "The fovea_x_beta_map.";
+    l2_norm: i32 = 2920, "1: q and k are divided by their norms";
+    reserved: i32 = 2924, "0";
 }
 
 c_struct! {
@@ -3014,5 +3388,11 @@ functions! {
         x_lsh_forward: fovea_x_lsh_forward_params, fovea_x_lsh_forward, fovea_x_lsh_forward_workspace;
         x_conv1d_forward: fovea_x_conv1d_forward_params, fovea_x_conv1d_forward, fovea_x_conv1d_forward_workspace;
         x_conv1d_backward: fovea_x_conv1d_backward_params, fovea_x_conv1d_backward, fovea_x_conv1d_backward_workspace;
+        x_gla_forward: fovea_x_gla_forward_params, fovea_x_gla_forward, fovea_x_gla_forward_workspace;
+        x_gla_backward: fovea_x_gla_backward_params, fovea_x_gla_backward, fovea_x_gla_backward_workspace;
+        x_delta_forward: fovea_x_delta_forward_params, fovea_x_delta_forward, fovea_x_delta_forward_workspace;
+        x_delta_backward: fovea_x_delta_backward_params, fovea_x_delta_backward, fovea_x_delta_backward_workspace;
+        x_gsa_forward: fovea_x_gsa_forward_params, fovea_x_gsa_forward, fovea_x_gsa_forward_workspace;
+        x_gsa_backward: fovea_x_gsa_backward_params, fovea_x_gsa_backward, fovea_x_gsa_backward_workspace;
     }
 }

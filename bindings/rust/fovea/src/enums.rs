@@ -13,10 +13,13 @@ pub use crate::sys::fovea_scaling as Scaling;
 
 /// Those of experimental operations.
 pub(crate) mod experimental {
+    pub use crate::sys::fovea_x_beta_map as XBetaMap;
     pub use crate::sys::fovea_x_cache_rule as XCacheRule;
     pub use crate::sys::fovea_x_compare_measure as XCompareMeasure;
     pub use crate::sys::fovea_x_conv1d_activation as XConv1dActivation;
+    pub use crate::sys::fovea_x_feature_map as XFeatureMap;
     pub use crate::sys::fovea_x_gate as XGate;
+    pub use crate::sys::fovea_x_gate_map as XGateMap;
     pub use crate::sys::fovea_x_norm_gate_act as XNormGateAct;
     pub use crate::sys::fovea_x_norm_gate_norm as XNormGateNorm;
     pub use crate::sys::fovea_x_pool as XPool;

@@ -1467,7 +1467,7 @@ op! {
         threshold set_threshold: f32, r"share of the largest sum, \> 0, \<= 1; of MEANS";
         skip_margin set_skip_margin: f32, "in nats, as in x_sparse_forward; 0: none";
         kind set_kind: enum XProbedKind, "The fovea_x_probed_kind.";
-        reduce set_reduce: i32, "fovea_x_probe_reduce";
+        reduce set_reduce: enum XProbeReduce, "The fovea_x_probe_reduce.";
         rule set_rule: enum XSelectRule, "The fovea_x_select_rule.";
         forced_count set_forced_count: bool, "1: forced entries count for the rule";
         force_own set_force_own: bool, "1: key blocks of the row block's own positions are forced; of BLOCKS and MEANS";
@@ -2069,5 +2069,363 @@ op! {
         output_from set_output_from: in, "`(r)` i32";
         token_max set_token_max: i64, "0: s";
         activation set_activation: enum XConv1dActivation, "The fovea_x_conv1d_activation.";
+    }
+}
+
+op! {
+    /// ```text
+    /// Gated linear attention: a matrix H (d, e) for each sequence and head, to which every token adds
+    /// one outer product.  For token t, rows q_t, k_t, v_t:
+    ///
+    ///   q^ = map_q(q_t),  k^ = select_t map_k(k_t)
+    ///   H_t = G_t . H_(t-1) + k^' v_t     G_t[c, j] = exp(gate_head + gate_key_c + gate_value_j)
+    ///   y_t = scale q^ H_t, or with read_before scale q^ H_(t-1)
+    ///   o_t = y_t + act(scale q^ . (bonus . k^) v_t) + skip . v_t
+    ///
+    /// With `normalise` y_t is divided by scale q^ . z_t + eps:
+    ///
+    ///   z_t = decay . z_(t-1) + k^
+    ///
+    /// With `full` every row reads the sum over all keys of its sequence, which count without rows too.
+    /// Keys then have an extent t, and key_start and key_len of their own.
+    ///
+    /// State head n reads key head n / (heads / g) and value head n / (heads / x).  Output head j reads
+    /// query head j / (heads_out / h) and state head j / (heads_out / heads).  Gates are as given, or
+    /// gate_map makes them of raw numbers; gate_rate, gate_bias, gate_bound and gate_tau are refused
+    /// where no gate reads them.  A constant gate is a tensor with strides of 0 over b and s.
+    /// States are f32 or bf16, in either order in memory.  Sums are f32, states are rounded when they
+    /// are stored.
+    ///
+    /// At least one of o, state_out and snapshot is given.  normalise excludes gate_value, read_before
+    /// and bonus; it asks for z_in with state_in, z_out with state_out, z_snapshot with snapshot.  full
+    /// excludes gates, read_before, bonus, skip and snapshot.
+    ///
+    /// Limits: d is at most 512.  Every valid call has a kernel on the host and one on CUDA.  Hopper's
+    /// tensor cores take f16 and bf16 with d of 64 or 128, e a multiple of 64, no gate or a head gate.
+    /// Source: the chunk and recurrent forms of arXiv 2312.06635, 2307.08621 and 2405.21060.
+    /// ```
+    XGlaForward(x_gla_forward: fovea_x_gla_forward_params, fovea_x_gla_forward, fovea_x_gla_forward_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(b, t, g, d)` as q: t = s without full";
+        v set_v: in, "`(b, t, x, e)` as q";
+    }
+    may {
+        gate_head set_gate_head: in, "`(b, s, heads)` as q or f32";
+        gate_key set_gate_key: in, "`(b, s, heads, d)` as q or f32";
+        gate_value set_gate_value: in, "`(b, s, heads, e)` as q or f32: has no bias";
+        gate_rate set_gate_rate: in, "`(heads)` f32: of gate_map 1 and 2; absent: 0";
+        gate_bias set_gate_bias: in, "`(heads, d)` f32: of gate_key; of gate_head, without gate_key: then column 0 is read; absent: 0";
+        select set_select: in, "`(b, t, heads)` as q or f32: absent: 1";
+        bonus set_bonus: in, "`(heads, d)` f32: absent: 0";
+        skip set_skip: in, "`(heads, e)` f32: absent: 0";
+        state_in set_state_in: in, "`(slots, heads, d, e)` f32 bf16: absent: zeros";
+        z_in set_z_in: in, "`(slots, heads, d)` f32";
+        o set_o: out, "`(b, s, heads_out, e)` as q or f32";
+        state_out set_state_out: out, "`(slots_out, heads, d, e)` f32 bf16: may be state_in";
+        z_out set_z_out: out, "`(slots_out, heads, d)` f32: may be z_in";
+        snapshot set_snapshot: out, "`(snapshots, heads, d, e)` f32 bf16: needs snapshot_row; may be state_out";
+        z_snapshot set_z_snapshot: out, "`(snapshots, heads, d)` f32: needs snapshot_row; may be z_out";
+        start set_start: in, "`(r+1)` i32: first packed token of each sequence, ascending from 0; then b = 1";
+        len set_len: in, "`(r)` i32: tokens in use, at most s or the packed extent";
+        state_row set_state_row: in, "`(r)` i32";
+        state_out_row set_state_out_row: in, "`(r)` i32";
+        output_from set_output_from: in, "`(r)` i32: absent: 0";
+        snapshot_row set_snapshot_row: in, "`(r, n)` i32";
+        key_start set_key_start: in, "`(r+1)` i32: with full and start alone";
+        key_len set_key_len: in, "`(r)` i32: keys in use, with full alone";
+        token_max set_token_max: i64, "0: s";
+        snapshot_every set_snapshot_every: i64, r"tokens between snapshots, \>= 1 with snapshot";
+        scale set_scale: f32, "0: d^-1/2";
+        eps set_eps: f32, "of normalise; 0: 1e-6";
+        gate_bound set_gate_bound: f32, "gates are at least -gate_bound; 0: no bound.  The factor of gate_map 2, which needs one";
+        gate_tau set_gate_tau: f32, "of gate_map 3; 0: 1";
+        gate_map set_gate_map: enum XGateMap, "The fovea_x_gate_map.";
+        map_q set_map_q: enum XFeatureMap, "The fovea_x_feature_map.";
+        map_k set_map_k: enum XFeatureMap, "The fovea_x_feature_map.";
+        full set_full: i32, "0: causal, 1: every row reads every key";
+        read_before set_read_before: bool, "1: y_t reads the state before its token";
+        normalise set_normalise: bool, "1: y_t is divided by scale q^ . z_t + eps";
+        bonus_sigmoid set_bonus_sigmoid: i32, "act: 0 none, 1 sigmoid of each column";
+    }
+}
+
+op! {
+    /// ```text
+    /// Gradients of x_gla_forward from dout, and from the gradients of each sequence's last state. Each
+    /// output is optional: absent = not computed.  With W_t the gradient of H_t:
+    ///
+    ///   X = G_t . H_(t-1) . W_t
+    ///   dq^ = scale dout H_t',  dk^ = W_t v_t',  dv = k^ W_t,  W_(t-1) = G_t . W_t
+    ///   dgate_head = sum X,  dgate_key = sum_j X[c, j],  dgate_value = sum_c X[c, j]
+    ///
+    /// and what normaliser, bonus, skip, select and the maps add.  Gradients of gates are those of what
+    /// was given: of raw gates with gate_map.  Where a gate is -inf, or gate_bound holds, they are 0.
+    /// Every element of an output is written: 0 where no sequence is.  Rows before output_from have no
+    /// output and take dout as 0.  Gradients of states have a row for each sequence of the call.
+    /// Sums have a fixed order: the same bits every run.
+    /// ```
+    XGlaBackward(x_gla_backward: fovea_x_gla_backward_params, fovea_x_gla_backward, fovea_x_gla_backward_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(b, t, g, d)` as q";
+        v set_v: in, "`(b, t, x, e)` as q";
+        dout set_dout: in, "`(b, s, heads_out, e)` as q or f32: the gradient of o";
+    }
+    may {
+        gate_head set_gate_head: in, "`(b, s, heads)` as q or f32";
+        gate_key set_gate_key: in, "`(b, s, heads, d)` as q or f32";
+        gate_value set_gate_value: in, "`(b, s, heads, e)` as q or f32";
+        gate_rate set_gate_rate: in, "`(heads)` f32";
+        gate_bias set_gate_bias: in, "`(heads, d)` f32";
+        select set_select: in, "`(b, t, heads)` as q or f32";
+        bonus set_bonus: in, "`(heads, d)` f32";
+        skip set_skip: in, "`(heads, e)` f32";
+        state_in set_state_in: in, "`(slots, heads, d, e)` f32 bf16";
+        z_in set_z_in: in, "`(slots, heads, d)` f32";
+        dstate_out set_dstate_out: in, "`(r, heads, d, e)` f32: of each sequence's last state; absent: 0";
+        dz_out set_dz_out: in, "`(r, heads, d)` f32: needs dstate_out";
+        dq set_dq: out, "`(b, s, h, d)` as q";
+        dk set_dk: out, "`(b, t, g, d)` as q";
+        dv set_dv: out, "`(b, t, x, e)` as q";
+        dgate_head set_dgate_head: out, "`(b, s, heads)` as q or f32: needs gate_head; a stride of 0 receives the sum over that dimension, here and below";
+        dgate_key set_dgate_key: out, "`(b, s, heads, d)` as q or f32: needs gate_key";
+        dgate_value set_dgate_value: out, "`(b, s, heads, e)` as q or f32: needs gate_value";
+        dgate_rate set_dgate_rate: out, "`(heads)` f32: needs gate_rate";
+        dgate_bias set_dgate_bias: out, "`(heads, d)` f32: needs gate_bias";
+        dselect set_dselect: out, "`(b, t, heads)` as q or f32: needs select";
+        dbonus set_dbonus: out, "`(heads, d)` f32: needs bonus";
+        dskip set_dskip: out, "`(heads, e)` f32: needs skip";
+        dstate_in set_dstate_in: out, "`(r, heads, d, e)` f32: of the state that each sequence starts from, given or zeros";
+        dz_in set_dz_in: out, "`(r, heads, d)` f32: with normalise alone";
+        start set_start: in, "`(r+1)` i32";
+        len set_len: in, "`(r)` i32";
+        state_row set_state_row: in, "`(r)` i32";
+        output_from set_output_from: in, "`(r)` i32";
+        key_start set_key_start: in, "`(r+1)` i32";
+        key_len set_key_len: in, "`(r)` i32";
+        token_max set_token_max: i64, "0: s";
+        scale set_scale: f32, "0: d^-1/2";
+        eps set_eps: f32, "of normalise; 0: 1e-6";
+        gate_bound set_gate_bound: f32, "0: no bound";
+        gate_tau set_gate_tau: f32, "of gate_map 3; 0: 1";
+        gate_map set_gate_map: enum XGateMap, "The fovea_x_gate_map.";
+        map_q set_map_q: enum XFeatureMap, "The fovea_x_feature_map.";
+        map_k set_map_k: enum XFeatureMap, "The fovea_x_feature_map.";
+        full set_full: i32, "0: causal, 1: every row reads every key";
+        read_before set_read_before: bool, "1: y_t reads the state before its token";
+        normalise set_normalise: bool, "1: y_t is divided by scale q^ . z_t + eps";
+        bonus_sigmoid set_bonus_sigmoid: i32, "act: 0 none, 1 sigmoid of each column";
+    }
+}
+
+op! {
+    /// ```text
+    /// The delta rule: each token corrects what the state answers to its key.  For token t, with decays
+    /// and heads as in x_gla_forward and q^, k^ = q_t, k_t, divided by their norms with l2_norm:
+    ///
+    ///   H~ = exp(gate_head + gate_key_c) . H_(t-1)
+    ///   u_t = beta v_t - p H~     p = erase_t, or without it beta k^
+    ///   H_t = H~ + k^' u_t,  o_t = scale q^ H_t
+    ///
+    /// With low_a and low_b the correction is their outer product; it reads the state before its decay:
+    ///
+    ///   H_t = H~ + low_b' (low_a H_(t-1)) + k^' v_t
+    ///
+    /// beta is as given, or beta_map makes it of raw numbers.  l2_norm: x / sqrt(sum x^2 + eps) of each
+    /// head.  At least one of o, state_out and snapshot is given.  low_a excludes beta and erase.
+    ///
+    /// Limits: d is at most 512.  Every valid call has a kernel on the host and one on CUDA.  Hopper's
+    /// tensor cores take bf16 with d of 64 or 128, e a multiple of 64, no gate or a head gate, no
+    /// erase.  Source: arXiv 2406.06484, 2412.06464, 2503.14456 and 2510.26692.
+    /// ```
+    XDeltaForward(x_delta_forward: fovea_x_delta_forward_params, fovea_x_delta_forward, fovea_x_delta_forward_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(b, s, g, d)` as q";
+        v set_v: in, "`(b, s, x, e)` as q";
+    }
+    may {
+        beta set_beta: in, "`(b, s, heads)` as q or f32: absent: 1";
+        erase set_erase: in, "`(b, s, heads, d)` as q";
+        gate_head set_gate_head: in, "`(b, s, heads)` as q or f32";
+        gate_key set_gate_key: in, "`(b, s, heads, d)` as q or f32";
+        gate_rate set_gate_rate: in, "`(heads)` f32: of gate_map 1 and 2; absent: 0";
+        gate_bias set_gate_bias: in, "`(heads, d)` f32: of gate_key; of gate_head, without gate_key: then column 0 is read; absent: 0";
+        low_a set_low_a: in, "`(b, s, heads, d)` as q: needs low_b";
+        low_b set_low_b: in, "`(b, s, heads, d)` as q: needs low_a";
+        state_in set_state_in: in, "`(slots, heads, d, e)` f32 bf16: absent: zeros";
+        o set_o: out, "`(b, s, heads_out, e)` as q or f32";
+        state_out set_state_out: out, "`(slots_out, heads, d, e)` f32 bf16: may be state_in";
+        snapshot set_snapshot: out, "`(snapshots, heads, d, e)` f32 bf16: needs snapshot_row; may be state_out";
+        start set_start: in, "`(r+1)` i32: first packed token of each sequence, ascending from 0; then b = 1";
+        len set_len: in, "`(r)` i32: tokens in use, at most s or the packed extent";
+        state_row set_state_row: in, "`(r)` i32";
+        state_out_row set_state_out_row: in, "`(r)` i32";
+        output_from set_output_from: in, "`(r)` i32: absent: 0";
+        snapshot_row set_snapshot_row: in, "`(r, n)` i32";
+        token_max set_token_max: i64, "0: s";
+        snapshot_every set_snapshot_every: i64, r"tokens between snapshots, \>= 1 with snapshot";
+        scale set_scale: f32, "0: d^-1/2";
+        eps set_eps: f32, "of l2_norm; 0: 1e-6";
+        gate_bound set_gate_bound: f32, "gates are at least -gate_bound; 0: no bound.  The factor of gate_map 2, which needs one";
+        gate_tau set_gate_tau: f32, "of gate_map 3; 0: 1";
+        gate_map set_gate_map: enum XGateMap, "The fovea_x_gate_map.";
+        beta_map set_beta_map: enum XBetaMap, "The fovea_x_beta_map.";
+        l2_norm set_l2_norm: bool, "1: q and k are divided by their norms";
+    }
+}
+
+op! {
+    /// ```text
+    /// Gradients of x_delta_forward from dout, and from the gradients of each sequence's last state;
+    /// rules as in x_gla_backward.  With W_t the gradient of H_t and du = k^ W_t:
+    ///
+    ///   dq^ = scale dout H_t',  dv = beta du,  dp = -du H~',  X = W_t - p' du
+    ///   dk^ = W_t u_t' (without erase: + beta dp),  dbeta = du . v (+ dp . k^),  derase = dp
+    ///   dgate_key = sum_j (H~ . X)[c, j],  W_(t-1) = exp(gate) . X
+    ///
+    /// and with low_a and low_b:
+    ///
+    ///   z = low_a H_(t-1),  dz = low_b W_t
+    ///   dlow_b = W_t z',  dlow_a = dz H_(t-1)',  W_(t-1) = exp(gate) . W_t + low_a' dz
+    /// ```
+    XDeltaBackward(x_delta_backward: fovea_x_delta_backward_params, fovea_x_delta_backward, fovea_x_delta_backward_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(b, s, g, d)` as q";
+        v set_v: in, "`(b, s, x, e)` as q";
+        dout set_dout: in, "`(b, s, heads_out, e)` as q or f32: the gradient of o";
+    }
+    may {
+        beta set_beta: in, "`(b, s, heads)` as q or f32";
+        erase set_erase: in, "`(b, s, heads, d)` as q";
+        gate_head set_gate_head: in, "`(b, s, heads)` as q or f32";
+        gate_key set_gate_key: in, "`(b, s, heads, d)` as q or f32";
+        gate_rate set_gate_rate: in, "`(heads)` f32";
+        gate_bias set_gate_bias: in, "`(heads, d)` f32";
+        low_a set_low_a: in, "`(b, s, heads, d)` as q: needs low_b";
+        low_b set_low_b: in, "`(b, s, heads, d)` as q: needs low_a";
+        state_in set_state_in: in, "`(slots, heads, d, e)` f32 bf16";
+        dstate_out set_dstate_out: in, "`(r, heads, d, e)` f32: of each sequence's last state; absent: 0";
+        dq set_dq: out, "`(b, s, h, d)` as q";
+        dk set_dk: out, "`(b, s, g, d)` as q";
+        dv set_dv: out, "`(b, s, x, e)` as q";
+        dbeta set_dbeta: out, "`(b, s, heads)` as q or f32: needs beta; a stride of 0 receives the sum over that dimension, here and below";
+        derase set_derase: out, "`(b, s, heads, d)` as q: needs erase";
+        dgate_head set_dgate_head: out, "`(b, s, heads)` as q or f32: needs gate_head";
+        dgate_key set_dgate_key: out, "`(b, s, heads, d)` as q or f32: needs gate_key";
+        dgate_rate set_dgate_rate: out, "`(heads)` f32: needs gate_rate";
+        dgate_bias set_dgate_bias: out, "`(heads, d)` f32: needs gate_bias";
+        dlow_a set_dlow_a: out, "`(b, s, heads, d)` as q: needs low_a";
+        dlow_b set_dlow_b: out, "`(b, s, heads, d)` as q: needs low_b";
+        dstate_in set_dstate_in: out, "`(r, heads, d, e)` f32: of the state that each sequence starts from, given or zeros";
+        start set_start: in, "`(r+1)` i32";
+        len set_len: in, "`(r)` i32";
+        state_row set_state_row: in, "`(r)` i32";
+        output_from set_output_from: in, "`(r)` i32";
+        token_max set_token_max: i64, "0: s";
+        scale set_scale: f32, "0: d^-1/2";
+        eps set_eps: f32, "of l2_norm; 0: 1e-6";
+        gate_bound set_gate_bound: f32, "0: no bound";
+        gate_tau set_gate_tau: f32, "of gate_map 3; 0: 1";
+        gate_map set_gate_map: enum XGateMap, "The fovea_x_gate_map.";
+        beta_map set_beta_map: enum XBetaMap, "The fovea_x_beta_map.";
+        l2_norm set_l2_norm: bool, "1: q and k are divided by their norms";
+    }
+}
+
+op! {
+    /// ```text
+    /// Gated slot attention of q over the slots; prefill, chunks of it, decode.
+    ///
+    /// State head n reads key head n / (heads / g) and value head n / (heads / x).  Output head j reads
+    /// query head j / (heads_out / h) and state head j / (heads_out / heads).  gate_map makes g of raw
+    /// gates, with rates of 0; the paper's is 3 with gate_tau = 8.  g = -inf resets a slot: it holds
+    /// the token alone.  state_k lies as (d, m), the state of the first pass.
+    ///
+    /// g, the scores and the softmax are f32.  1 - a and p are rounded to the dtype of q before they
+    /// are used, states when they are stored.  Between calls only the two states are kept.
+    /// At least one of o, state_k_out and state_v_out is given.  A pass without output does not run.
+    ///
+    /// Errors name this operation, then the part that refuses, with that part's names of fields.  The
+    /// part is x_gla_forward.  Limits: d and m are at most 512.
+    /// Workspace: g, 1 - a, the scores, p, and that of the larger pass.
+    /// Source: Gated Slot Attention (2409.07146).
+    /// ```
+    XGsaForward(x_gsa_forward: fovea_x_gsa_forward_params, fovea_x_gsa_forward, fovea_x_gsa_forward_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(b, s, g, d)` as q";
+        v set_v: in, "`(b, s, x, e)` as q";
+        gate set_gate: in, "`(b, s, heads, m)` as q or f32: raw, of each slot";
+    }
+    may {
+        state_k_in set_state_k_in: in, "`(slots, heads, d, m)` f32 bf16: absent: zeros";
+        state_v_in set_state_v_in: in, "`(slots, heads, m, e)` f32 bf16: absent: zeros";
+        o set_o: out, "`(b, s, heads_out, e)` as q or f32";
+        state_k_out set_state_k_out: out, "`(slots_out, heads, d, m)` f32 bf16: may be state_k_in";
+        state_v_out set_state_v_out: out, "`(slots_out, heads, m, e)` f32 bf16: may be state_v_in";
+        start set_start: in, "`(r+1)` i32: first packed token of each sequence, ascending from 0; then b = 1";
+        len set_len: in, "`(r)` i32: tokens in use, at most s or the packed extent";
+        state_row set_state_row: in, "`(r)` i32: of both states";
+        state_out_row set_state_out_row: in, "`(r)` i32: of both states";
+        output_from set_output_from: in, "`(r)` i32: absent: 0";
+        token_max set_token_max: i64, "0: s";
+        scale set_scale: f32, "of the scores; 0: d^-1/2";
+        gate_bound set_gate_bound: f32, "gates are at least -gate_bound; 0: no bound.  The factor of gate_map 2, which needs one";
+        gate_tau set_gate_tau: f32, "of gate_map 3; 0: 1";
+        gate_map set_gate_map: enum XGateMap, "The fovea_x_gate_map.";
+        map_q set_map_q: enum XFeatureMap, "The fovea_x_feature_map.";
+        map_k set_map_k: enum XFeatureMap, "The fovea_x_feature_map.";
+    }
+}
+
+op! {
+    /// ```text
+    /// Gradients of x_gsa_forward from dout, and from the gradients of each sequence's last states.
+    /// Each output is optional: absent = not computed.  With Y_t = scale K_t map_q(q_t)':
+    ///
+    ///   dp_t = V_t dout_t',  dY_t = p_t . (dp_t - p_t dp_t'),  and x_gla_backward of both passes
+    ///   dg = the sum of both passes' own - a . (the sum of both passes' d(1 - a)),  dgate = map' dg
+    ///
+    /// dp and each pass's d(1 - a) are rounded to the dtype of q, as gradients of x_gla_backward are.
+    /// p of dY is the f32 softmax.  dgate is 0 where a gate is -inf or gate_bound holds.
+    /// Every element of an output is written: 0 where no sequence is.  Rows before output_from have no
+    /// output and take dout as 0.  Gradients of states have a row for each sequence of the call.
+    ///
+    /// Errors and limits are as in the forward.  The parts are x_gla_forward and x_gla_backward.
+    /// Sums have a fixed order: the same bits every run.
+    /// ```
+    XGsaBackward(x_gsa_backward: fovea_x_gsa_backward_params, fovea_x_gsa_backward, fovea_x_gsa_backward_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(b, s, g, d)` as q";
+        v set_v: in, "`(b, s, x, e)` as q";
+        gate set_gate: in, "`(b, s, heads, m)` as q or f32";
+        dout set_dout: in, "`(b, s, heads_out, e)` as q or f32: the gradient of o";
+    }
+    may {
+        state_k_in set_state_k_in: in, "`(slots, heads, d, m)` f32 bf16";
+        state_v_in set_state_v_in: in, "`(slots, heads, m, e)` f32 bf16";
+        dstate_k_out set_dstate_k_out: in, "`(r, heads, d, m)` f32: of each sequence's last state; absent: 0";
+        dstate_v_out set_dstate_v_out: in, "`(r, heads, m, e)` f32: the same";
+        dq set_dq: out, "`(b, s, h, d)` as q";
+        dk set_dk: out, "`(b, s, g, d)` as q";
+        dv set_dv: out, "`(b, s, x, e)` as q";
+        dgate set_dgate: out, "`(b, s, heads, m)` as q or f32: of the raw gate";
+        dstate_k_in set_dstate_k_in: out, "`(r, heads, d, m)` f32: of the state that each sequence starts from, given or zeros";
+        dstate_v_in set_dstate_v_in: out, "`(r, heads, m, e)` f32: the same";
+        start set_start: in, "`(r+1)` i32";
+        len set_len: in, "`(r)` i32";
+        state_row set_state_row: in, "`(r)` i32";
+        output_from set_output_from: in, "`(r)` i32";
+        token_max set_token_max: i64, "0: s";
+        scale set_scale: f32, "0: d^-1/2";
+        gate_bound set_gate_bound: f32, "0: no bound";
+        gate_tau set_gate_tau: f32, "of gate_map 3; 0: 1";
+        gate_map set_gate_map: enum XGateMap, "The fovea_x_gate_map.";
+        map_q set_map_q: enum XFeatureMap, "The fovea_x_feature_map.";
+        map_k set_map_k: enum XFeatureMap, "The fovea_x_feature_map.";
     }
 }

@@ -66,5 +66,11 @@ names! {
         x_lsh_forward
         x_conv1d_forward
         x_conv1d_backward
+        x_gla_forward
+        x_gla_backward
+        x_delta_forward
+        x_delta_backward
+        x_gsa_forward
+        x_gsa_backward
     }
 }

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a recurrence is cut into blocks; its normaliser runs before it.
+#include "cuda/loop/recur.cuh"
+
+#include <algorithm>
+
+#include "core/dtype.h"
+#include "core/locate.h"
+#include "cuda/launch.h"
+#include "cuda/loop/recur.h"
+
+namespace fovea::cuda {
+namespace {
+
+// Rows of `count` elements whose parts of 4 are aligned.
+template <int N>
+bool in_fours(const Floats<N>& x, int64_t count) {
+  if (!x) return false;
+  bool fits = x.view.stride[N - 1] == 1 && count % 4 == 0 &&
+              reinterpret_cast<uintptr_t>(x.view.data) % (4 * dtype_bytes(x.dtype)) == 0;
+  for (int i = 0; i < N - 1; ++i) fits = fits && x.view.stride[i] % 4 == 0;
+  return fits;
+}
+
+StateOrder order_of(const Floats<4>& x, int64_t d, int64_t e) {
+  if (in_fours(x, e)) return StateOrder::columns;
+  Floats<4> turned = x;
+  turned.view.stride[2] = x.view.stride[3], turned.view.stride[3] = x.view.stride[2];
+  return in_fours(turned, d) ? StateOrder::rows : StateOrder::any;
+}
+
+struct ForwardPlan {
+  Recur a;
+  Slot<float> den;
+};
+
+}  // namespace
+
+RecurCall recur_call(const Recur& a) {
+  RecurCall call{};
+  call.a = a;
+  for (call.lanes = 4; rows_of(call) < a.d;) call.lanes *= 2;
+  const int64_t tile = 32 / call.lanes * CW;
+  call.warps =
+      static_cast<int32_t>(clamp_i64(ceil_div(a.e, tile), 1, std::min(8, 1024 / rows_of(call))));
+  // 32 KB of rows where outputs are few, and one token of as many as fit where they are not.
+  constexpr int64_t kFloats = 8192;
+  const int64_t outputs = a.heads ? a.outputs() : 1, rows = rows_of(call);
+  call.queries = static_cast<int32_t>(clamp_i64(outputs, 1, 2 * kFloats / rows - kQueries));
+  call.tokens = static_cast<int32_t>(clamp_i64(kFloats / ((kQueries + call.queries) * rows), 1,
+                                               a.full ? 16 : clamp_i64(a.run.token_max, 1, 16)));
+  if (call.queries < outputs) call.tokens = 1;
+  call.in = order_of(a.state_in, a.d, a.e), call.out = order_of(a.state_out, a.d, a.e);
+  call.snapshot = order_of(a.snapshot, a.d, a.e);
+  return call;
+}
+
+void run_recur(Context& ctx, const char* op, const Recur& a, RecurForward kernel) {
+  const RecurCall call = recur_call(a);
+  kernel(ctx, op, call, a.run.count * a.heads * ceil_div(a.e, columns_of(call)));
+}
+
+void plan_recur(const char* op, const Recur& a, RecurForward kernel, Plan& plan) {
+  ForwardPlan p{a, {}};
+  if (a.normalise && a.o) p.den = plan.workspace.add<float>(a.b, a.s, a.heads_out);
+  plan.kernel += Text(".") + dtype_name(a.q.dtype) + ".d" + Text::number(a.d);
+  plan.launch = [=](Context& ctx, void* base) {
+    Recur call = p.a;
+    if (call.normaliser_used()) {
+      float* den = call.o ? p.den.at(base) : nullptr;
+      run_recur(ctx, op, call.normaliser(den), kernel);
+      call.den = {den, {call.s * call.heads_out, call.heads_out, 1}};
+    }
+    run_recur(ctx, op, call, kernel);
+  };
+}
+
+}  // namespace fovea::cuda

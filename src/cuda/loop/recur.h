@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// The recurrences of x_gla and x_delta on CUDA, token by token: every valid call.  For one token of
+// many sequences it is the decode step.
+#pragma once
+#include "core/plan.h"
+#include "core/recur_gradients.h"
+
+namespace fovea::cuda {
+
+struct RecurCall;
+struct RecurBackwardCall;
+
+// The kernels of one form (recur_forward.cuh, recur_backward.cuh), which an operation instantiates.
+using RecurForward = void (*)(Context& ctx, const char* op, const RecurCall& call, int64_t work);
+struct RecurKernels {
+  RecurForward forward;
+  void (*backward)(Context& ctx, const char* op, const RecurBackwardCall& call, int64_t blocks,
+                   int64_t work);
+};
+template <Recurrence Form>
+void recur_forward(Context& ctx, const char* op, const RecurCall& call, int64_t work);
+template <Recurrence Form>
+void recur_backward(Context& ctx, const char* op, const RecurBackwardCall& call, int64_t blocks,
+                    int64_t work);
+
+void plan_recur(const char* op, const Recur& a, RecurForward kernel, Plan& plan);
+void plan_recur_backward(const Context& ctx, const char* op, const RecurBackward& b,
+                         const RecurKernels& kernels, Plan& plan);
+
+// One launch of the forward recurrence: `a` as it is, without its normaliser.
+void run_recur(Context& ctx, const char* op, const Recur& a, RecurForward kernel);
+
+}  // namespace fovea::cuda

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Between the launcher of x_delta_forward and its tuned instances (forward.inc), which are compiled
+// apart, and what the two kernels of an instance hand over through the workspace.
+#pragma once
+#include <cuda.h>  // CUtensorMap; nothing of libcuda is linked
+
+#include "core/recur.h"
+#include "cuda/device.h"
+#include "cuda/loop/chain.h"
+
+namespace fovea::cuda {
+
+constexpr int kDeltaTile = kChainTokens * kChainTokens * 2;  // bytes of T or A
+
+// What a chunk's vectors are, in f32 after T.
+struct DeltaVectors {
+  float answer[kChainTokens];  // |k|^-1 2^P_t: of what the state answers to key t
+  float suffix[kChainTokens];  // |k|^-1 2^S_s: of what token s adds to the state after the chunk
+  float all;                   // 2^(the sum of the chunk's gates)
+  int32_t zero[2];             // whether some factor of its first, its last 32 tokens is 0
+  int32_t unused;
+};
+
+// Of a chunk and state head: T [t][s] beta_s as a swizzled tile, then DeltaVectors.
+constexpr int kDeltaInverseBytes = kDeltaTile + static_cast<int>(sizeof(DeltaVectors));
+constexpr int kDeltaInverseStride = kDeltaTile + 1024;
+// Of a chunk and output head: A [t][s] as a swizzled tile, then scale |q|^-1 2^P_t.
+constexpr int kDeltaScoreBytes = kDeltaTile + kChainTokens * 4;
+constexpr int kDeltaScoreStride = kDeltaTile + 1024;
+
+struct DeltaWork90 {
+  Recur a;
+  CUtensorMap q, k, v;
+  unsigned char *inverses, *scores;  // [slot][head], [slot][output head]
+  int32_t chunks;                    // slots of a sequence that is not packed
+  int32_t tiles;                     // of 64 value columns
+  int32_t copies;                    // blocks that share the outputs of a chain
+  int32_t cluster;                   // of copies: none writes a state before all have read theirs
+  int32_t key_share, query_share;    // heads of a key head, output heads of a query head
+  int32_t outputs;                   // of a head
+  int64_t slots, blocks;
+
+  // The slot of a sequence's first chunk.  Chunks of packed sequences may end anywhere.
+  FOVEA_HD int64_t slot(int64_t sequence, int64_t begin) const {
+    return a.run.start ? begin / kChainTokens + sequence : sequence * chunks;
+  }
+};
+
+struct DeltaInstance90 {
+  int32_t dtype, d;
+  void (*launch)(Context&, const DeltaWork90&);
+};
+
+// A row of forward.inc.
+struct DeltaConfig90 {
+  int dtype, d;
+  int stages;   // of K, V and T
+  int queries;  // stages of Q and A
+};
+
+// Explicitly instantiated, one file for each width.
+template <DeltaConfig90 C>
+DeltaInstance90 delta_sm90_instance();
+
+}  // namespace fovea::cuda

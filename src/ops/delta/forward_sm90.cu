@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which calls of x_delta_forward the Hopper chain takes, its workspace, and how many blocks walk
+// each chain.
+#include <algorithm>
+#include <vector>
+
+#include "core/dtype.h"
+#include "core/pieces.h"
+#include "core/reasons.h"
+#include "cuda/launch.h"
+#include "cuda/loop/hopper.h"
+#include "ops/delta/delta.h"
+#include "ops/delta/forward.cuh"
+
+namespace fovea {
+namespace {
+
+using namespace cuda;
+
+// Every row of forward.inc in this build, narrow widths first.
+const std::vector<DeltaInstance90>& instances() {
+  static const std::vector<DeltaInstance90> rows = {
+#define FOVEA_INSTANCE(...) delta_sm90_instance<DeltaConfig90 __VA_ARGS__>(),
+#include "instances/delta_forward_sm90.inc"
+#undef FOVEA_INSTANCE
+  };
+  return rows;
+}
+
+// A chunk costs as much for few tokens as for 64.
+constexpr int64_t kLeastTokens = 64;
+constexpr int64_t kTokensMost = int64_t{1} << 30;  // tiles have 32-bit rows
+// More copies would all wait for the state.
+constexpr int64_t kCopiesMost = 8;
+
+const char* given(const Recur& a) {
+  if (a.erase) return "erase";
+  if (a.gate_key) return "gate_key";
+  if (a.low_a) return "low_a";
+  return nullptr;
+}
+
+Text refuses(const Context& ctx, const Recur& a) {
+  if (const int arch = device_info(ctx).arch; arch != 90) return reason_capability(arch, "9.0");
+  if (a.q.dtype != FOVEA_F16 && a.q.dtype != FOVEA_BF16) return reason_dtype(a.q.dtype);
+  if (const char* field = given(a)) return reason_given(field);
+  if (Text why = refuse_width("e", a.e, kChainColumns); !why.empty()) return why;
+  if (a.snapshot && a.run.every % kChainTokens)
+    return reason("snapshot_every", a.run.every, "a multiple of 64");
+  if (a.run.token_max < kLeastTokens)
+    return Text("sequences of at most ") + Text::number(a.run.token_max) + " tokens, wanted " +
+           Text::number(kLeastTokens);
+  if (a.run.token_max > kTokensMost || a.s > kTokensMost) return "more than 2^30 tokens";
+  // TMA has no empty tensor: it would read one row.
+  if (!a.b || !a.heads || !a.heads_out || !a.e || !a.run.count)
+    return "there are no sequences, heads or columns";
+  if (a.outputs() > INT_MAX) return "more than 2^31 heads of o";
+  const int64_t extent[3] = {a.b, a.s, a.heads_out};
+  if (a.o && !in_pieces(a.o.view, extent, a.o.dtype == FOVEA_F32 ? 4 : 8)) return reason_rows("o");
+  if (a.o && a.o.dtype != FOVEA_F32 && a.o.dtype != a.q.dtype)
+    return reason_dtype("o.dtype", a.o.dtype, a.q.dtype, "q");
+  return "";
+}
+
+// The bytes of a state tensor, from first to last.
+struct Span {
+  uintptr_t first, end;
+  Span(const Floats<4>& x, int64_t rows, const Recur& a) {
+    const int64_t extent[4] = {rows, a.heads, a.d, a.e}, size = dtype_bytes(x.dtype);
+    int64_t low = 0, high = 1;
+    for (int i = 0; i < 4; ++i) {
+      const int64_t reach = (extent[i] - 1) * x.view.stride[i];
+      (reach < 0 ? low : high) += reach;
+    }
+    const auto base = reinterpret_cast<uintptr_t>(x.view.data);
+    first = base + static_cast<uintptr_t>(low * size);
+    end = base + static_cast<uintptr_t>(high * size);
+  }
+  bool meets(const Span& other) const { return first < other.end && other.first < end; }
+};
+
+// Whether states may be written where the call reads them.
+bool in_place(const Recur& a) {
+  if (!a.state_in || a.run.slots < 1) return false;
+  const Span in(a.state_in, a.run.slots, a);
+  return (a.state_out && a.run.slots_out > 0 && in.meets(Span(a.state_out, a.run.slots_out, a))) ||
+         (a.snapshot && a.run.snapshots > 0 && in.meets(Span(a.snapshot, a.run.snapshots, a)));
+}
+
+// Copies of a chain, so many that every multiprocessor has a block.  Those that write a state over
+// the one that they read start as a cluster: two fit everywhere.
+int64_t copies_of(const Context& ctx, const Recur& a, int64_t chains, bool together) {
+  if (!a.o) return 1;
+  const int64_t chunks = ceil_div(a.run.token_max, kChainTokens);
+  const int64_t most = std::min(kCopiesMost, chunks * a.outputs());
+  const int64_t copies = clamp_i64(device_info(ctx).multiprocessors / chains, 1, most);
+  return together ? std::min<int64_t>(copies, 2) : copies;
+}
+
+struct DeltaPlan {
+  DeltaWork90 work;
+  Slot<unsigned char> inverses, scores;
+  const DeltaInstance90* found;
+};
+
+Text offer(const Context& ctx, const Recur& a, Plan& plan) {
+  if (Text why = refuses(ctx, a); !why.empty()) return why;
+  DeltaPlan p{};
+  for (const DeltaInstance90& row : instances())
+    if (row.dtype == a.q.dtype && row.d == a.d) p.found = &row;
+  if (!p.found) return no_instance(a.q.dtype, "d", a.d, "e", a.e);
+  DeltaWork90& work = p.work;
+  work.a = a, work.tiles = static_cast<int32_t>(a.e / kChainColumns);
+  if (__builtin_mul_overflow(a.run.count * a.heads, int64_t{work.tiles}, &work.blocks) ||
+      work.blocks > kTokensMost / kCopiesMost)
+    return "more than 2^27 chains";
+  work.chunks = static_cast<int32_t>(ceil_div(a.run.token_max, kChainTokens));
+  work.slots = a.run.start ? a.s / kChainTokens + a.run.count : a.run.count * work.chunks;
+  if (work.slots > kTokensMost / a.heads) return "more than 2^30 chunks";
+  work.outputs = static_cast<int32_t>(a.outputs());
+  work.key_share = static_cast<int32_t>(a.heads / a.g);
+  work.query_share = static_cast<int32_t>(a.heads_out / a.h);
+  const bool together = in_place(a);
+  const int64_t copies = copies_of(ctx, a, work.blocks, together);
+  work.copies = static_cast<int32_t>(copies), work.cluster = together ? work.copies : 1;
+  work.blocks *= copies;
+  if (Text why = map_each({{"q", {a.q.view, a.q.dtype, a.b, a.s, a.h, a.d, kChainTokens}, work.q},
+                           {"k", {a.k.view, a.k.dtype, a.b, a.t, a.g, a.d, kChainTokens}, work.k},
+                           {"v", {a.v.view, a.v.dtype, a.b, a.t, a.x, a.e, kChainTokens}, work.v}});
+      !why.empty())
+    return why;
+  p.inverses = plan.workspace.add<unsigned char>(work.slots, a.heads, kDeltaInverseStride);
+  if (a.o) p.scores = plan.workspace.add<unsigned char>(work.slots, a.heads_out, kDeltaScoreStride);
+  plan.kernel +=
+      Text(".") + dtype_name(a.q.dtype) + ".d" + Text::number(a.d) + ".x" + Text::number(copies);
+  plan.launch = [p](Context& ctx, void* base) {
+    DeltaWork90 work = p.work;
+    work.inverses = p.inverses.at(base), work.scores = p.scores.at(base);
+    p.found->launch(ctx, work);
+  };
+  return "";
+}
+
+}  // namespace
+
+extern const Kernel<Recur> delta_forward_sm90 = {"sm90", offer};
+
+}  // namespace fovea

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// x_gsa_backward: the scores and p again, the pass over values backwards, the softmax's adjoint,
+// the pass over keys backwards, then both passes' gradients of a gate in one.
+#include "ops/gsa/passes.h"
+
+namespace fovea {
+namespace {
+
+using gsa::Between;
+
+constexpr char kOp[] = "x_gsa_backward";
+using Params = fovea_x_gsa_backward_params;
+using Part = fovea_x_gla_backward_params;
+
+// Gradients of g and of 1 - a, from one pass.
+struct OfGate {
+  fovea_tensor log, rest;
+};
+
+[[gnu::noinline]] void scores(Program& program, const Params& p, Between& x) {
+  auto part = gsa::over_keys<fovea_x_gla_forward_params>(p, x);
+  part.o = x.scores;
+  program.run(part);
+}
+
+[[gnu::noinline]] void over_values(Program& program, const Params& p, const Between& x,
+                                   const fovea_tensor& dp, const OfGate& to) {
+  auto part = gsa::over_values<Part>(p, x);
+  part.dout = Program::given(p.dout), part.dstate_out = p.dstate_v_out;
+  part.dq = dp, part.dk = to.rest, part.dv = p.dv, part.dgate_key = to.log;
+  part.dstate_in = p.dstate_v_in;
+  program.run(part);
+}
+
+// `scores` become their gradient.
+[[gnu::noinline]] void adjoint(Program& program, GsaRows a, const Between& x,
+                               const fovea_tensor& dp) {
+  a.step = GsaStep::adjoint, a.heads = dp.shape[2];
+  a.scores = floats_of<4>(x.scores), a.p = floats_of<4>(dp);
+  gsa::run_rows(program, a);
+}
+
+[[gnu::noinline]] void over_keys(Program& program, const Params& p, const Between& x,
+                                 const OfGate& to) {
+  auto part = gsa::over_keys<Part>(p, x);
+  part.dout = x.scores, part.dstate_out = p.dstate_k_out;
+  part.dq = p.dq, part.dk = p.dk, part.dv = to.rest, part.dgate_value = to.log;
+  part.dstate_in = p.dstate_k_in;
+  program.run(part);
+}
+
+[[gnu::noinline]] void gradient(Program& program, GsaRows a, const OfGate& keys,
+                                const OfGate& values, const fovea_tensor& dgate) {
+  a.step = GsaStep::gradient;
+  a.dlog = floats_of<4>(keys.log), a.drest = floats_of<4>(keys.rest);
+  a.dlog2 = floats_of<4>(values.log), a.drest2 = floats_of<4>(values.rest);
+  a.dgate = floats_of<4>(dgate);
+  gsa::run_rows(program, a);
+}
+
+void body(Program& program, const Params& p) {
+  const GsaRows a = gsa::read_rows(kOp, p, Program::given(p.dout), "dout");
+  const bool of_gate = p.dgate.data;
+  const bool keys = of_gate || p.dq.data || p.dk.data || p.dstate_k_in.data;
+  if (!keys && !p.dv.data && !p.dstate_v_in.data) return;  // nothing is asked for
+  Between x{};
+  gsa::gates(program, a, p.gate, p.q.dtype, x);
+  x.scores = program.array(FOVEA_F32, {a.b, a.s, p.dout.shape[2], a.m});
+  scores(program, p, x);
+  gsa::softmax(program, a, p.q.dtype, x);
+  OfGate by_keys{}, by_values{};
+  for (OfGate* to : {&by_keys, &by_values})
+    if (of_gate) {
+      to->log = gsa::like(program, p.gate, FOVEA_F32);
+      to->rest = gsa::like(program, p.gate, p.q.dtype);
+    }
+  const fovea_tensor dp = keys ? gsa::like(program, x.p, p.q.dtype) : fovea_tensor{};
+  over_values(program, p, x, dp, by_values);
+  if (!keys) return;
+  adjoint(program, a, x, dp);
+  over_keys(program, p, x, by_keys);
+  if (of_gate) gradient(program, a, by_keys, by_values, p.dgate);
+}
+
+}  // namespace
+
+Plan plan(const Context& ctx, const Params& p) {
+  return compose(kOp, ctx, p, body);
+}
+
+}  // namespace fovea
