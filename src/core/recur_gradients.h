@@ -21,6 +21,10 @@ struct RecurTerms {
   float* dgv;     // (b s, heads, e): of the log of a column's decay
   float* q_norm;  // (b s, h, 2): 1 / |q|, and q^ . dq^
   float* k_norm;  // (b s, g, 2)
+  // Of kernels that do not make the terms behind them; nullptr: sums of dg and of dk.
+  float* head_gate;  // (b s, heads): of the log of a head's decay
+  float* select;     // (select_slices, b t, heads)
+  int64_t select_slices;
 };
 
 enum class RecurGradient {
@@ -172,6 +176,7 @@ struct RecurBackward {
     return plane(terms.dg, batch, at, head, c);
   }
   FOVEA_HD float row_decay(int64_t batch, int64_t at, int64_t head) const {
+    if (terms.head_gate) return terms.head_gate[(batch * forward.s + at) * forward.heads + head];
     float sum = 0;
     for (int64_t c = 0; c < forward.d; ++c) sum += decay(batch, at, head, c);
     return sum;
@@ -250,6 +255,9 @@ struct RecurBackward {
   FOVEA_HD float of_select(int64_t batch, int64_t at, int64_t head) const {
     const Recur& a = forward;
     float sum = 0;
+    for (int64_t slice = 0; terms.select && slice < terms.select_slices; ++slice)
+      sum += terms.select[((slice * a.b + batch) * a.t + at) * a.heads + head];
+    if (terms.select) return sum;
     for (int64_t c = 0; c < a.d; ++c)
       sum += state_key_hat(batch, at, head, c) *
              feature_of(a.map_k, a.k(batch, at, a.key_head(head), c)).value;
@@ -275,7 +283,8 @@ struct RecurBackward {
   FOVEA_HD float of_rate(int64_t batch, int64_t at, int64_t head) const {
     const Recur& a = forward;
     float sum = 0, rows = 0;
-    for (int64_t c = 0; a.row_gates() && c < a.d; ++c) {
+    if (terms.head_gate) rows = row_decay(batch, at, head);
+    for (int64_t c = 0; !terms.head_gate && a.row_gates() && c < a.d; ++c) {
       const float dg = decay(batch, at, head, c);
       rows += dg;
       if (a.gate_key) sum += times(dg, a.key_gate(batch, at, head, c).by_rate);

@@ -409,6 +409,45 @@ void chains(GlaCases& cases) {
     }
 }
 
+// Chains of the gradients on tensor cores, by the name of the kernel.
+void gradient_chains(GlaCases& cases) {
+  const Words shapes = {
+      "b=2 s=150 h=2 g=2 x=2 state_in dstate_out all=1",
+      "start seqs=5 s=200 h=2 g=1 x=4 e=128 state_in state_row dstate_out skip all=1",
+      "b=3 s=100 len output_from h=2 g=2 x=4 state_in state_row dstate_out all=1",
+      "b=1 s=330 h=2 g=2 x=2 e=128 dq dk dv gates=1",
+      "b=2 s=65 h=4 g=4 x=2 state_in state_in:bf16 turned=1 scale=0.3 dstate_out all=1 sums=1",
+      "b=1 s=1100 h=1 g=1 x=1 state_in dstate_out all=1",
+      "start seqs=5 s=180 output_from h=2 g=2 x=2 dstate_out all=1",
+      "b=5 s=71 head_first rest=1"};
+  const Words gates = {"gate_head hard=1",
+                       "gate_head gate_head:f32 const=1",
+                       "gate_head gate_map=1 gate_rate gate_bias select select:f32",
+                       "gate_head hard=2 select",
+                       "gate_head hard=4",
+                       "gate_head",
+                       "gate_head gate_map=2 gate_bound=1",
+                       "gate_head gate_map=3 gate_tau=16"};
+  for (const char* type : {"bf16", "f16"})
+    for (const char* d : {"64", "128"}) {
+      const std::string words = std::string("q:") + type + " d=" + d + " ";
+      const std::string kernel = std::string("sm90.") + type + ".d" + d;
+      for (size_t i = 0; i < shapes.size(); ++i) {
+        const std::string width = shapes[i].find("e=128") == std::string::npos ? "e=64 " : "";
+        cases.kernel(words + width + shapes[i], kernel + ".plain");
+        cases.kernel(words + width + shapes[i] + " " + gates[i], kernel + ".head");
+      }
+      const std::string narrow = words + "e=64 b=2 s=70 h=2 g=2 x=2 ";
+      cases.kernel(narrow + "hard=2 reset=1 state_in gate_head all=1", kernel + ".head");
+      cases.kernel(narrow + "select state_in all=1", kernel + ".plain");
+      cases.kernel(narrow + "gate_head select dselect", kernel + ".head");
+      cases.kernel(narrow + "gate_head dgate_head", kernel + ".head");
+      cases.kernel(narrow + "dstate_out dstate_in", kernel + ".plain");
+      cases.kernel(narrow + "dstate_out dstate_in dk", kernel + ".plain");
+      cases.kernel(narrow + "nan=1 dk dv dstate_in gate_head dgate_head", kernel + ".head");
+    }
+}
+
 // Around the ends of chunks and of their parts.
 const int64_t kLengths[] = {1, 15, 16, 17, 63, 64, 65, 127, 128};
 
@@ -608,6 +647,7 @@ std::vector<harness::Case> backwards() {
                {"all=1", "dq", "dk", "dv", "dstate_in", "rest=1"},
                {"", "output_from"}},
               "", 27);
+  gradient_chains(cases);
   cases.add("q:bf16 h=2 g=2 x=2 d=64 e=64 b=1 s=150 gate_head gate_head:f32 const=1 all=1 sums=1",
             "retention");
   cases.add(

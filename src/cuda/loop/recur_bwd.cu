@@ -150,8 +150,9 @@ void find_dden(Context& ctx, const char* op, const BackwardPlan& plan, const Rec
                             static_cast<const float*>(plan.y.at(base)), plan.dden.at(base), rows);
 }
 
-void finish(Context& ctx, const char* op, const BackwardPlan& plan, const RecurBackward& b,
-            void* base) {
+}  // namespace
+
+void finish_recur_backward(Context& ctx, const char* op, const RecurBackward& b, double* sums) {
   const Recur& a = b.forward;
   for (const bool of_q : {true, false}) {
     if (!a.l2_norm || b.idle() || !b.reads_norm(of_q)) continue;
@@ -165,7 +166,6 @@ void finish(Context& ctx, const char* op, const BackwardPlan& plan, const RecurB
                                 of.count);
       return;
     }
-    double* sums = plan.sums.at(base);
     const int64_t work = of.count * of.parts;
     launch<recur_parts_kernel>(ctx, op, work, kThreads, 0, b, of, sums, work);
     launch<recur_sums_kernel>(ctx, op, ceil_div(of.count, kThreads), kThreads, 0, b, of,
@@ -173,11 +173,23 @@ void finish(Context& ctx, const char* op, const BackwardPlan& plan, const RecurB
   });
 }
 
+int64_t count_recur_sums(const RecurBackward& b) {
+  int64_t sums = 0;
+  each_gradient(b, [&](RecurGradient what) {
+    const Elements of(b, what);
+    if (of.terms != 1) sums = std::max(sums, of.count * of.parts);
+  });
+  return sums;
+}
+
+namespace {
+
 void enqueue(Context& ctx, const char* op, const BackwardPlan& plan, void* base) {
   RecurBackward b = plan.b;
   Recur& a = b.forward;
   plan.place(b.terms, base);
-  if (b.idle()) return finish(ctx, op, plan, b, base);
+  double* sums = plan.sums.at(base);
+  if (b.idle()) return finish_recur_backward(ctx, op, b, sums);
   RecurBackward z = b;
   if (a.normalise) {
     a.den = {plan.den.at(base), {a.s * a.heads_out, a.heads_out, 1}};
@@ -192,7 +204,7 @@ void enqueue(Context& ctx, const char* op, const BackwardPlan& plan, void* base)
   }
   walk(ctx, op, plan, b, 0, base);
   if (a.normalise) walk(ctx, op, plan, z, b.terms.slices - 1, base);
-  finish(ctx, op, plan, b, base);
+  finish_recur_backward(ctx, op, b, sums);
 }
 
 }  // namespace
@@ -237,12 +249,7 @@ void plan_recur_backward(const Context& ctx, const char* op, const RecurBackward
     p.y = to.add<float>(batches, a.s, a.heads_out, a.e);
   }
   p.states = to.add<float>(p.blocks, p.pieces + p.step, state);
-  int64_t sums = 0;
-  each_gradient(b, [&](RecurGradient what) {
-    const Elements of(b, what);
-    if (of.terms != 1) sums = std::max(sums, of.count * of.parts);
-  });
-  p.sums = to.add<double>(sums);
+  p.sums = to.add<double>(count_recur_sums(b));
   plan.kernel += Text(".") + dtype_name(a.q.dtype) + ".d" + Text::number(a.d);
   plan.launch = [p, op](Context& ctx, void* base) { enqueue(ctx, op, p, base); };
 }

@@ -10,6 +10,11 @@
 //   Warpgroups 2 and 3: outputs in turn, 64 tokens as rows.  Scores stay in registers as
 //   attention's do.
 // Rows of K and V past a sequence's last token are zeroed by the producer: 0 times NaN is NaN.
+// The gradients are such chains too (plan: backward_sm90.cu), with the operands in other roles.
+//   way 0, 1   dQ = scale e^P . (dO H') + (scale select tril(dO V') . e^D) K: as above, of H'
+//   way 2      dV = select (e^S . (K W) + (scale tril(Q K') . e^D)' dO),  W the gradient of H
+//              dK the same of V, dO, Q; chunks go from the last to the first, W = e^G W + ..
+// Way 1 and gated way 2 keep dots of their rows with q or k, and states: dgate is made of these.
 // Shared memory: stages of K, V and decays; of Q; two of H [value][key] in 16 bits.
 //
 //   | barrier    | who arrives                      | who waits       | what it guards           |
@@ -23,15 +28,19 @@
 //   | cluster    | every thread                     | state           | state_in, to be written  |
 #pragma once
 #include "cuda/launch.h"
+#include "cuda/loop/chain_reversed_sm90.cuh"
 #include "cuda/loop/chain_sm90.cuh"
 #include "ops/gla/forward.cuh"
 
 namespace fovea::cuda {
 
-template <int Dtype_, int D_, bool Gated_, int Stages_, int Queries_>
+template <int Dtype_, int D_, bool Gated_, int Stages_, int Queries_, int Way_ = 0>
 struct GlaShape90 {
   static constexpr int Dtype = Dtype_, D = D_, Stages = Stages_, QStages = Queries_;
   static constexpr bool gated = Gated_;
+  static constexpr bool plain = Way_ == 0;           // a call's own: skip and snapshots
+  static constexpr bool reversed = Way_ == 2;        // in time
+  static constexpr bool dots = Way_ != 0 && Gated_;  // dots and states may be kept
   using TileQ = Swizzled<kChainTokens, D>;
   using TileV = Swizzled<kChainTokens, kChainColumns>;
   using TileH = Swizzled<kChainColumns, D>;
@@ -59,11 +68,13 @@ struct GlaShared90 : sm90::SharedLayout {
   static constexpr int kDecayPieces = (sizeof(ChainDecay) + 15) / 16;
 };
 
-// The block's part of its chain.
+// The block's part of its chain.  A chunk is told by its place in the walk.
+template <bool Reversed>
 struct GlaChain90 {
   RunTokens run;
   int64_t head, column, out_row;
   uint32_t copy, copies, outputs;
+  int chunks;      // of the sequence
   int begin, end;  // chunks that have outputs, from the first on; that the block walks
   bool writes, has_output;
 
@@ -76,10 +87,10 @@ struct GlaChain90 {
     run = a.run[block / heads];
     outputs = static_cast<uint32_t>(a.outputs());
     out_row = a.run.out_row(run.sequence);
-    writes = copy == 0 && (a.state_out || a.snapshot);
-    has_output = static_cast<bool>(a.o);
-    begin = static_cast<int>(run.from / kChainTokens);
-    end = static_cast<int>((run.count + kChainTokens - 1) / kChainTokens);
+    writes = copy == 0 && (a.state_out || a.snapshot || w.kept);
+    has_output = a.o || w.dots;
+    begin = Reversed ? 0 : static_cast<int>(run.from / kChainTokens);
+    chunks = static_cast<int>((run.count + kChainTokens - 1) / kChainTokens), end = chunks;
     if (!writes)
       while (end > 0 && !owns(end - 1)) --end;
   }
@@ -97,7 +108,12 @@ struct GlaChain90 {
   __device__ bool has(int chunk, uint32_t turn) const {
     return has_output && chunk >= begin && turn < outputs;
   }
-  __device__ int64_t first(int chunk) const { return int64_t{chunk} * kChainTokens; }
+  __device__ int chunk(int place) const { return Reversed ? chunks - 1 - place : place; }
+  __device__ int64_t first(int place) const { return int64_t{chunk(place)} * kChainTokens; }
+  // Rows of a chunk before `from`, which no output has.
+  __device__ int64_t before(int chunk) const {
+    return Reversed ? clamp_i64(run.from - first(chunk), 0, kChainTokens) : 0;
+  }
 };
 
 // The first output of a chunk whose rows the block writes; each `copies`-th one follows.  Past the
@@ -105,7 +121,8 @@ struct GlaChain90 {
 struct GlaTurn90 {
   uint32_t first, step, copies;
 
-  __device__ explicit GlaTurn90(const GlaChain90& chain)
+  template <class Chain>
+  __device__ explicit GlaTurn90(const Chain& chain)
       : first(chain.copy), step(chain.outputs % chain.copies), copies(chain.copies) {}
   __device__ void next() { first = first < step ? first + copies - step : first - step; }
 };
@@ -154,10 +171,11 @@ class GlaBlock90 {
     typename Shape::Keys::State key;
     typename Shape::Queries::State query;
     GlaTurn90 turn(chain_);
+    uint32_t tails = 0;
     const int query_head = static_cast<int>(a_.query_head(output_head(0)));
     for (int c = 0; c < chain_.end; ++c, key.next(), turn.next()) {
       const int row = static_cast<int>(chain_.run.begin + chain_.first(c));
-      const int64_t left = chain_.run.count - chain_.first(c);
+      const int64_t left = chain_.run.count - chain_.first(c), before = chain_.before(c);
       const uint32_t tile = key_tile(key);
       keys_.acquire(key);
       const auto load = [&](uint32_t barrier) {
@@ -167,19 +185,13 @@ class GlaBlock90 {
         sm90::tma_load_box(tile + TileQ::bytes, w_.v, barrier, static_cast<int>(chain_.column), row,
                            value_head, batch);
       };
-      if (left >= kChainTokens) {
+      if (left >= kChainTokens && before == 0) {
         load(keys_.full(key));
       } else {
         load(at_ + kShared.tail);
-        sm90::barrier_wait(at_ + kShared.tail, 0);
-        constexpr int kChunks = (TileQ::panels + 1) * kPanelChunks;
-        for (int i = static_cast<int>(left) * kChunks + lane; i < kChainTokens * kChunks; i += 32) {
-          const int chunk = i % kChunks;
-          sm90::store_zeros(chunk < TileQ::panels * kPanelChunks
-                                ? tile + TileQ::at(i / kChunks, chunk)
-                                : tile + TileQ::bytes +
-                                      TileV::at(i / kChunks, chunk % kPanelChunks));
-        }
+        sm90::barrier_wait(at_ + kShared.tail, tails++ & 1);
+        zero_rows(tile, 0, static_cast<int>(before));
+        zero_rows(tile, static_cast<int>(left), kChainTokens);
         sm90::fence_shared();
         __syncwarp();
         if (lane == 0) keys_.arrive(key);
@@ -236,8 +248,11 @@ class GlaBlock90 {
     const auto take = [&](const KeyState& at) {
       keys_.wait(at);
       if constexpr (Shape::gated)
-        load_values<Dtype>(values, key_tile(at) + TileQ::bytes, decay(at).suffix);
+        load_values<Dtype>(values, key_tile(at) + TileQ::bytes,
+                           Shape::reversed ? decay(at).row : decay(at).suffix);
     };
+    const int kept = kept_base();
+    if (Shape::dots && !Shape::reversed) keep_at(state, kept, 0);
     if (chain_.end > 0) take(key);
     for (int c = 0; c < chain_.end; ++c, turn.next()) {
       const uint32_t k = key_tile(key), v = k + TileQ::bytes;
@@ -251,6 +266,7 @@ class GlaBlock90 {
         sm90::product_transposed<Dtype, kChainTokens>(sum, sm90::descriptor(v), b);
       }
       sm90::commit();
+      if (Shape::dots && Shape::reversed) keep_end(state, kept, c);
       if (chain_.has(c, turn.first)) {
         states_.acquire(slot);
         state.template publish<Dtype>(h_tile(slot), times(slot));
@@ -266,9 +282,14 @@ class GlaBlock90 {
       keys_.release(at);
       // The product reads registers until it ends: V of the next chunk may not take them before.
       if (c + 1 < chain_.end) take(key);
-      state.advance(factor, sum);
-      if (chain_.writes && a_.snapshot) keep(state, c);
+      if constexpr (Shape::reversed && !Shape::gated)
+        add_scaled(state, sum, a_.scale);
+      else
+        state.advance(factor, sum);
+      if (Shape::plain && chain_.writes && a_.snapshot) keep(state, c);
+      if (Shape::dots && !Shape::reversed) keep_end(state, kept, c);
     }
+    if (Shape::dots && Shape::reversed) keep_at(state, kept, 0);
     if (chain_.writes && a_.state_out && chain_.out_row >= 0)
       state.store(a_.state_out, chain_.out_row, chain_.head, chain_.column);
   }
@@ -329,8 +350,40 @@ class GlaBlock90 {
   }
   __device__ int64_t output_head(uint32_t j) const { return chain_.head * chain_.outputs + j; }
 
+  // Rows [first, end) of a stage of K and V.
+  __device__ void zero_rows(uint32_t tile, int first, int end) const {
+    constexpr int kChunks = (TileQ::panels + 1) * kPanelChunks;
+    for (int i = first * kChunks + static_cast<int>(threadIdx.x % 32); i < end * kChunks; i += 32) {
+      const int chunk = i % kChunks;
+      sm90::store_zeros(chunk < TileQ::panels * kPanelChunks
+                            ? tile + TileQ::at(i / kChunks, chunk)
+                            : tile + TileQ::bytes + TileV::at(i / kChunks, chunk % kPanelChunks));
+    }
+  }
+  // What the gates' gradients take of the states: that after a chunk which ends a segment, and the
+  // one before the first.  `base` is where the first lies, -1: nowhere.
+  __device__ int kept_base() const {
+    if (!Shape::dots || !chain_.writes || !w_.kept) return -1;
+    return static_cast<int>((w_.place(chain_.run, 0) * a_.heads + chain_.head) * w_.tiles +
+                            chain_.column / kChainColumns);
+  }
+  __device__ void keep_end(const ChainState<D>& state, int base, int c) const {
+    constexpr int kChunks = GlaWork90::segment / kChainTokens;
+    const int end = chain_.chunk(c) + 1;
+    if (base >= 0 && (end % kChunks == 0 || end == chain_.chunks))
+      keep_at(state, base, (end + kChunks - 1) / kChunks);
+  }
+  __device__ void keep_at(const ChainState<D>& state, int base, int i) const {
+    if (base < 0) return;
+    const int64_t place = base + int64_t{i} * static_cast<int>(a_.heads) * w_.tiles;
+    float4* to = w_.kept + place * (D / 8 * 128) + threadIdx.x % 128;
+#pragma unroll
+    for (int j = 0; j < D / 8; ++j)
+      __stcs(to + 128 * j, make_float4(state.x[j][0], state.x[j][1], state.x[j][2], state.x[j][3]));
+  }
+
   __device__ void keep(ChainState<D>& state, int c) const {
-    const int64_t tokens = chain_.first(c + 1);
+    const int64_t tokens = chain_.first(c) + kChainTokens;
     if (tokens > chain_.run.count || tokens % a_.run.every) return;
     const int64_t i = tokens / a_.run.every - 1;
     if (i >= a_.run.kept) return;
@@ -358,8 +411,15 @@ class GlaBlock90 {
     float factor[2] = {a_.scale, a_.scale};
     if constexpr (Shape::gated) {
       const ChainDecay& d = decay(key);
-      weigh_scores<Dtype>(p, s, d);
-      factor[0] = d.row[row], factor[1] = d.row[row + 8];
+      const float* factors = Shape::reversed ? d.suffix : d.row;
+      if constexpr (Shape::reversed)
+        weigh_later<Dtype>(p, s, d);
+      else
+        weigh_scores<Dtype>(p, s, d);
+      factor[0] = factors[row], factor[1] = factors[row + 8];
+    } else if constexpr (Shape::reversed) {
+      weigh_later<Dtype>(p, s, a_.scale);
+      factor[0] = factor[1] = 1;
     } else {
       weigh_scores<Dtype>(p, s, a_.scale);
     }
@@ -379,8 +439,59 @@ class GlaBlock90 {
     sm90::commit();
     sm90::wait<0>();
     sm90::pin(o);
-    if (a_.skip) add_skip(o, base_ + (v - at_), row);
+    if (Shape::plain && a_.skip) add_skip(o, base_ + (v - at_), row);
+    if constexpr (Shape::dots)
+      if (w_.dots) add_dots(o, c, row);
+    if constexpr (Shape::reversed)
+      if (w_.select) times_select(o, c, row);
+    if (Shape::dots && !a_.o) return;
     store(o, c, j, row, at);
+  }
+
+  // Of the lane's rows with those of `partner`, over the chain's columns.
+  __device__ void add_dots(const float (&o)[kSums][4], int c, int row) const {
+    const int lane = threadIdx.x % 4;
+    // Addresses that left the loop would hold registers across it.
+    const int head = sm90::unhoisted(static_cast<int>(chain_.head));
+    const int column = sm90::unhoisted(static_cast<int>(chain_.column));
+    const int batch = sm90::unhoisted(static_cast<int>(chain_.run.batch));
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int t = static_cast<int>(chain_.first(c)) + row + 8 * h;
+      const bool wanted = t < static_cast<int>(chain_.run.count) &&
+                          (Shape::reversed || t >= static_cast<int>(chain_.run.from));
+      const int64_t s = chain_.run.begin + t;
+      const auto* from = w_.partner.view.template as<uint16_t>() +
+                         w_.partner.offset(batch, s, head / w_.partner_share, column + 8 * lane);
+      float sum = 0;
+#pragma unroll
+      for (int m = 0; m < kSums; m += 4) {
+        const uint4 got = wanted ? *reinterpret_cast<const uint4*>(from + 8 * m) : uint4{};
+        uint32_t words[4] = {got.x, got.y, got.z, got.w};
+        quad_transpose(words);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float2 x = unpack<Dtype>(words[i]);
+          sum = fmaf(o[m + i][2 * h], x.x, sum), sum = fmaf(o[m + i][2 * h + 1], x.y, sum);
+        }
+      }
+      sum += __shfl_xor_sync(~0u, sum, 1);
+      sum += __shfl_xor_sync(~0u, sum, 2);
+      if (wanted && lane == 0)
+        w_.dots[((column / kChainColumns * a_.b + batch) * a_.s + s) * a_.heads + head] = sum;
+    }
+  }
+  __device__ void times_select(float (&o)[kSums][4], int c, int row) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int64_t t = chain_.first(c) + row + 8 * h;
+      const float by = t < chain_.run.count
+                           ? w_.select(chain_.run.batch, chain_.run.begin + t, chain_.head)
+                           : 0.f;
+#pragma unroll
+      for (int n = 0; n < kSums; ++n)
+        o[n][2 * h] = decayed(by, o[n][2 * h]), o[n][2 * h + 1] = decayed(by, o[n][2 * h + 1]);
+    }
   }
 
   __device__ void add_skip(float (&o)[kSums][4], const unsigned char* v, int row) const {
@@ -411,7 +522,7 @@ class GlaBlock90 {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int64_t t = sm90::unhoisted(chain_.first(c) + row + 8 * h);
-      const bool wanted = t < chain_.run.count && t >= chain_.run.from;
+      const bool wanted = t < chain_.run.count && (Shape::reversed || t >= chain_.run.from);
       const int64_t to =
           first + (chain_.first(c) + 8 * h) * a_.o.view.stride[1] + j * a_.o.view.stride[2];
       if (a_.o.dtype == FOVEA_F32) {
@@ -442,7 +553,7 @@ class GlaBlock90 {
   typename Shape::Keys keys_;
   typename Shape::Queries queries_;
   typename Shape::States states_;
-  GlaChain90 chain_;
+  GlaChain90<Shape::reversed> chain_;
 };
 
 template <class Shape>
@@ -469,14 +580,15 @@ __global__ void __launch_bounds__(Shape::threads, 1)
 
 template <GlaConfig90 C>
 GlaInstance90 gla_sm90_instance() {
-  using Shape = GlaShape90<C.dtype, C.d, C.gated != 0, C.stages, C.queries>;
+  using Shape = GlaShape90<C.dtype, C.d, C.gated != 0, C.stages, C.queries, C.way>;
   constexpr auto launcher = [](Context& ctx, const GlaWork90& work) {
     constexpr int kShared = GlaBlock90<Shape>::shared_bytes;
     static_assert(kShared <= 227 * 1024);
-    launch_clusters<gla_forward_sm90_kernel<Shape>>(ctx, "x_gla_forward", work.blocks, work.cluster,
-                                                    Shape::threads, kShared, work);
+    launch_clusters<gla_forward_sm90_kernel<Shape>>(ctx, C.way ? "x_gla_backward" : "x_gla_forward",
+                                                    work.blocks, work.cluster, Shape::threads,
+                                                    kShared, work);
   };
-  return {C.dtype, C.d, C.gated != 0, launcher};
+  return {C.dtype, C.d, C.gated != 0, C.way, launcher};
 }
 
 }  // namespace fovea::cuda

@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+// x_gla_backward on Hopper: three chains (forward_sm90.cuh), then the gradients of gates.
+//   dq  first to last    what dO reads of H', which v and k move
+//   dk  last to first    what v reads of W', which dO and q move
+//   dv  last to first    what k reads of W, which q and dO move
+// W is the gradient of the state H.  Gates: with F_t = <H_t, W_t> after token t, dg_t + q_t . dq_t
+// = F_t + dg_(t+1) .., so dg_t = dg_(t+1) + q_t . dq_t - k_t . dk_t, which starts from <H, W> at
+// the end of a segment of 512 tokens.  There <H, W> at the segment's beginning is known too: what
+// the sum is off by there is taken back evenly, so rounding does not add up over a sequence. q . dq
+// and k . dk are of f32 rows, and a pair of tokens of one chunk adds the same bits to both.
+#include <algorithm>
+#include <vector>
+
+#include "core/dtype.h"
+#include "core/locate.h"
+#include "core/pieces.h"
+#include "core/reasons.h"
+#include "cuda/block/reduce.cuh"
+#include "cuda/block/softmax.cuh"
+#include "cuda/launch.h"
+#include "cuda/loop/chain.h"
+#include "cuda/loop/hopper.h"
+#include "cuda/loop/recur.h"
+#include "ops/gla/forward.cuh"
+#include "ops/gla/gla.h"
+
+namespace fovea {
+namespace {
+
+using namespace cuda;
+
+constexpr char kOp[] = "x_gla_backward";
+constexpr int kThreads = 256;
+constexpr int64_t kSegment = GlaWork90::segment;
+
+// Every row of backward.inc in this build, narrow widths first.
+const std::vector<GlaInstance90>& instances() {
+  static const std::vector<GlaInstance90> rows = {
+#define FOVEA_INSTANCE(...) gla_sm90_instance<GlaConfig90 __VA_ARGS__>(),
+#include "instances/gla_backward_sm90.inc"
+#undef FOVEA_INSTANCE
+  };
+  return rows;
+}
+
+const GlaInstance90* find(int32_t dtype, int64_t d, bool gated, int way) {
+  if (way == 1 && !gated) return find_gla_forward(dtype, d, false);
+  for (const GlaInstance90& row : instances())
+    if (row.dtype == dtype && row.d == d && row.gated == gated && row.way == way) return &row;
+  return nullptr;
+}
+
+// ---- kernels beside the chains
+
+struct Gates {
+  Recur a;
+  GlaWork90 chain;               // of dq: places of states
+  const float4 *states, *grads;  // H and W around segments
+  const float *q_dots, *k_dots;  // (d / 64, b, s, heads): q . dq, k . dk without select
+  float* to;                     // (b, s, heads)
+  int64_t segments;              // of a sequence, at most
+
+  // <H, W> at a place, the block's; thread 0 has it.
+  __device__ float boundary(const RunTokens& run, int64_t i, int64_t head, float* shared) const {
+    const int64_t pieces = a.d * a.e / 4;
+    const int64_t first = (chain.place(run, i) * a.heads + head) * pieces;
+    float sum = 0;
+    const auto add = [&](float h, float w) {
+      if (w != 0) sum = fmaf(h, w, sum);  // a state that a gate resets may be NaN
+    };
+    for (int64_t n = threadIdx.x; n < pieces; n += kThreads) {
+      const float4 h = __ldcs(states + first + n), w = __ldcs(grads + first + n);
+      add(h.x, w.x), add(h.y, w.y), add(h.z, w.z), add(h.w, w.w);
+    }
+    return block_sum<kThreads>(sum, shared);
+  }
+  // q . dq - k . dk of a token.
+  __device__ float step(const RunTokens& run, int64_t t, int64_t head) const {
+    float of_q = 0, of_k = 0;
+    for (int64_t tile = 0; tile < chain.tiles; ++tile) {
+      const int64_t at = ((tile * a.b + run.batch) * a.s + run.begin + t) * a.heads + head;
+      if (t >= run.from) of_q += q_dots[at];
+      of_k += k_dots[at];
+    }
+    return of_q - decayed(a.select_of(run.batch, run.begin + t, head), of_k);
+  }
+};
+
+// A block takes a segment of a sequence's head, a thread its tokens kThreads apart.
+__global__ void __launch_bounds__(kThreads)
+    gla_gates_sm90(const __grid_constant__ Gates g, int64_t work) {
+  constexpr int kEach = kSegment / kThreads;
+  __shared__ float s_sum[kThreads / 32], s_step[kSegment + kThreads / 32], s_ends[2];
+  const Recur& a = g.a;
+  for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
+    const int64_t i = w % g.segments, rest = w / g.segments, head = rest % a.heads;
+    const RunTokens run = a.run[rest / a.heads];
+    const int64_t first = i * kSegment, count = min(run.count - first, kSegment);
+    if (count <= 0) continue;
+    for (int end = 0; end < 2; ++end) {
+      const float sum = g.boundary(run, i + end, head, s_sum);
+      if (threadIdx.x == 0) s_ends[end] = sum;
+    }
+    for (int n = 0; n < kEach; ++n) {
+      const int t = n * kThreads + static_cast<int>(threadIdx.x);
+      s_step[t] = t < count ? g.step(run, first + t, head) : 0.f;
+    }
+    __syncthreads();
+    // Sums from each token to the segment's end: a thread has kEach in a row.
+    float own[kEach], later = 0;
+    for (int n = kEach - 1; n >= 0; --n)
+      own[n] = later += s_step[kEach * static_cast<int>(threadIdx.x) + n];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    float below = later;
+    for (int step = 1; step < 32; step *= 2) {
+      const float got = __shfl_down_sync(~0u, below, step);
+      if (lane + step < 32) below += got;
+    }
+    if (lane == 0) s_step[kSegment + warp] = below;
+    float before = __shfl_down_sync(~0u, below, 1);
+    if (lane == 31) before = 0;
+    __syncthreads();
+    float all = 0, after = before;
+    for (int other = kThreads / 32 - 1; other >= 0; --other) {
+      if (other > warp) after += s_step[kSegment + other];
+      all += s_step[kSegment + other];
+    }
+    const float off = s_ends[1] + all - s_ends[0];
+    const float each = isfinite(off) ? off / static_cast<float>(count) : 0.f;
+    for (int n = 0; n < kEach; ++n) {
+      const int t = kEach * static_cast<int>(threadIdx.x) + n;
+      if (t >= count) continue;
+      const int64_t at = run.begin + first + t;
+      const float decay = exp2_fast(a.head_gate(run.batch, at, head).value * kLog2E);
+      const float value = s_ends[1] + own[n] + after - each * static_cast<float>(count - t);
+      g.to[(run.batch * a.s + at) * a.heads + head] = decay == 0 ? 0.f : value;
+    }
+    __syncthreads();
+  }
+}
+
+// Rows of an output that no chain stores.
+struct Rows {
+  Floats<4> out;
+  int64_t heads, width, element;  // bytes of an element
+  bool of_q;
+};
+__global__ void __launch_bounds__(kThreads)
+    gla_unused_rows_sm90(const __grid_constant__ Recur a, Rows rows, int64_t work) {
+  const int lane = threadIdx.x % 32;
+  for (int64_t w = blockIdx.x * int64_t{kThreads / 32} + threadIdx.x / 32; w < work;
+       w += gridDim.x * int64_t{kThreads / 32}) {
+    const int64_t batch = quotient(w, a.s), at = w - batch * a.s;
+    bool used = a.in_use(batch, at);
+    if (used && rows.of_q) {
+      const RunTokens run = a.run[a.sequence_of(batch, at)];
+      used = at - run.begin >= run.from;
+    }
+    if (used) continue;
+    for (int64_t head = 0; head < rows.heads; ++head) {
+      auto* to = static_cast<unsigned char*>(rows.out.view.data) +
+                 rows.out.offset(batch, at, head) * rows.element;
+      for (int64_t i = 16 * lane; i < rows.width * rows.element; i += 16 * 32)
+        *reinterpret_cast<uint4*>(to + i) = uint4{};
+    }
+  }
+}
+
+// ---- the plan
+
+struct Chain {
+  GlaWork90 work;
+  const GlaInstance90* run;  // nullptr: nobody asks for what it makes
+  Slot<float> terms;         // of its output, where the caller's tensor does not take it as it is
+  Slot<float> dots, kept;
+};
+
+struct BackwardPlan {
+  RecurBackward b;  // what the chains do not write themselves
+  Chain q, k, v;
+  bool gates;
+  Rows rows[3];
+  int zeroed;
+  Slot<float> head_gate;
+  Slot<double> sums;
+};
+
+Text refuses(const Context& ctx, const RecurBackward& b) {
+  const Recur& a = b.forward;
+  if (Text why = refuse_gla_chain(ctx, a); !why.empty()) return why;
+  if (Text why = refuse_width("d", a.d, kChainColumns); !why.empty()) return why;
+  if (!a.o) return "dout is not given";
+  if (a.o.dtype != a.q.dtype) return reason_dtype("dout.dtype", a.o.dtype, a.q.dtype, "q");
+  if (a.heads_out != a.heads) return reason("q.shape[2]", a.h, "at most the heads of k and v");
+  return "";
+}
+
+// Whether a chain may store its rows in the output.
+bool direct(const Recur& a, const Floats<4>& out, int64_t heads, int64_t rows) {
+  if (!out || heads != a.heads) return false;
+  if (out.dtype != FOVEA_F32 && out.dtype != a.q.dtype) return false;
+  const int64_t extent[3] = {a.b, rows, heads};
+  for (int i = 0; i < 3; ++i)
+    if (extent[i] > 1 && out.view.stride[i] == 0) return false;
+  return in_pieces(out.view, extent, out.dtype == FOVEA_F32 ? 4 : 8);
+}
+
+// Where states lie as (e, d).
+Floats<4> turned(Floats<4> x) {
+  std::swap(x.view.stride[2], x.view.stride[3]);
+  return x;
+}
+
+// The call as the chain has it: o reads what k and v move.
+Recur roles(const Recur& a, const Floats<4>& q, int64_t h, const Floats<4>& k, int64_t g,
+            const Floats<4>& v, int64_t x, int64_t d, int64_t e) {
+  Recur to = a;
+  to.q = q, to.h = h, to.k = k, to.g = g, to.v = v, to.x = x, to.d = d, to.e = e;
+  to.o = {}, to.state_in = {}, to.state_out = {}, to.snapshot = {}, to.skip = {};
+  to.run.slots = to.run.slots_out = to.run.snapshots = 0;
+  return to;
+}
+
+// As roles(), last to first: states are of sequences, and select is a factor of rows.
+Recur reversed(Recur a, const RecurBackward& b, bool turn) {
+  a.select = {};
+  a.run.state_row = {}, a.run.state_out_row = {};
+  a.state_in = {b.dstate_out, FOVEA_F32};
+  if (turn) a.state_in = turned(a.state_in);
+  a.run.slots = b.dstate_out ? a.run.count : 0;
+  return a;
+}
+
+void add_output(BackwardPlan& p, Chain& chain, RecurGradient what, Slot<float>& terms, Plan& plan,
+                int64_t heads, int64_t width) {
+  Floats<4>& out = p.b.to[static_cast<int>(what)];
+  const Recur& a = p.b.forward;
+  if (!out) return;
+  const bool of_v_with_skip = what == RecurGradient::v && a.skip;
+  if (!of_v_with_skip && direct(a, out, heads, a.s)) {
+    chain.work.a.o = out;
+    const int64_t element = dtype_bytes(out.dtype);
+    p.rows[p.zeroed++] = {out, heads, width, element, what == RecurGradient::q};
+    out = {};
+    return;
+  }
+  terms = plan.workspace.add<float>(a.b, a.s, a.heads, width);
+  // The address is known at the launch.
+  chain.work.a.o = {{nullptr, {a.s * a.heads * width, a.heads * width, width, 1}}, FOVEA_F32};
+}
+
+Text map_chain(Chain& chain, const char* q, const char* k, const char* v) {
+  GlaWork90& w = chain.work;
+  const Recur& a = w.a;
+  return map_each({{q, {a.q.view, a.q.dtype, a.b, a.s, a.h, a.d, kChainTokens}, w.q},
+                   {k, {a.k.view, a.k.dtype, a.b, a.s, a.g, a.d, kChainTokens}, w.k},
+                   {v, {a.v.view, a.v.dtype, a.b, a.s, a.x, a.e, kChainTokens}, w.v}});
+}
+
+Text finish_chain(const Context& ctx, const Recur& all, Chain& chain, bool gated, int way,
+                  const char* q, const char* k, const char* v) {
+  GlaWork90& w = chain.work;
+  chain.run = find(w.a.q.dtype, w.a.d, gated, way);
+  if (!chain.run) return no_instance(all.q.dtype, "d", all.d, "e", all.e);
+  if (Text why = spread_chains(ctx, w); !why.empty()) return why;
+  return map_chain(chain, q, k, v);
+}
+
+void launch_chain(Context& ctx, const Chain& chain, void* base) {
+  if (!chain.run) return;
+  GlaWork90 w = chain.work;
+  if (chain.terms.count) w.a.o.view.data = chain.terms.at(base);
+  w.dots = chain.dots.at(base);
+  w.kept = reinterpret_cast<float4*>(chain.kept.at(base));
+  chain.run->launch(ctx, w);
+}
+
+void enqueue(Context& ctx, const BackwardPlan& p, void* base) {
+  const Recur& a = p.b.forward;
+  if (a.run.ragged() || a.run.output_from)
+    for (int i = 0; i < p.zeroed; ++i)
+      launch<gla_unused_rows_sm90>(ctx, kOp, ceil_div(a.b * a.s, kThreads / 32), kThreads, 0, a,
+                                   p.rows[i], a.b * a.s);
+  if (p.q.terms.count && a.run.output_from)  // rows before the first output have terms too
+    check(cudaMemsetAsync(p.q.terms.at(base), 0, p.q.terms.count * sizeof(float), stream(ctx)),
+          kOp);
+  launch_chain(ctx, p.q, base), launch_chain(ctx, p.k, base), launch_chain(ctx, p.v, base);
+  RecurBackward b = p.b;
+  b.terms.slices = 1;
+  b.terms.dq = p.q.terms.at(base), b.terms.dk = p.k.terms.at(base);
+  b.terms.dv = p.v.terms.at(base);
+  b.terms.select = p.k.dots.at(base), b.terms.select_slices = p.k.work.tiles;
+  if (p.gates) {
+    Gates g{a,
+            p.q.work,
+            reinterpret_cast<const float4*>(p.q.kept.at(base)),
+            reinterpret_cast<const float4*>(p.k.kept.at(base)),
+            p.q.dots.at(base),
+            p.k.dots.at(base),
+            p.head_gate.at(base),
+            ceil_div(a.run.token_max, kSegment)};
+    b.terms.head_gate = g.to;
+    const int64_t work = a.run.count * a.heads * g.segments;
+    launch<gla_gates_sm90>(ctx, kOp, work, kThreads, 0, g, work);
+  }
+  finish_recur_backward(ctx, kOp, b, p.sums.at(base));
+}
+
+Text offer(const Context& ctx, const RecurBackward& b, Plan& plan) {
+  if (Text why = refuses(ctx, b); !why.empty()) return why;
+  const Recur& a = b.forward;
+  const auto wants = [&](RecurGradient what) { return static_cast<bool>(b.output(what)); };
+  BackwardPlan p{};
+  p.b = b;
+  p.gates =
+      wants(RecurGradient::gate_head) || wants(RecurGradient::rate) || wants(RecurGradient::bias);
+  const bool selects = wants(RecurGradient::select);
+  const bool of_q = wants(RecurGradient::q) || p.gates;
+  const bool of_k = wants(RecurGradient::k) || p.gates || selects;
+  const bool of_v = wants(RecurGradient::v) || (b.dstate_in && !of_k);
+  p.q.work.a = roles(a, a.o, a.heads, a.v, a.x, a.k, a.g, a.e, a.d);
+  p.q.work.a.state_in = turned(a.state_in), p.q.work.a.run.slots = a.run.slots;
+  p.k.work.a = reversed(roles(a, a.v, a.x, a.o, a.heads, a.q, a.h, a.e, a.d), b, true);
+  p.v.work.a = reversed(roles(a, a.k, a.g, a.q, a.h, a.o, a.heads, a.d, a.e), b, false);
+  add_output(p, p.q, RecurGradient::q, p.q.terms, plan, a.h, a.d);
+  add_output(p, p.k, RecurGradient::k, p.k.terms, plan, a.g, a.d);
+  add_output(p, p.v, RecurGradient::v, p.v.terms, plan, a.x, a.e);
+  // Terms of dk are without select.
+  if (!p.k.terms.count) p.k.work.select = a.select;
+  p.v.work.select = a.select;
+  if (b.dstate_in) {
+    Recur& to = of_v ? p.v.work.a : p.k.work.a;
+    to.state_out = {b.dstate_in, FOVEA_F32}, to.run.slots_out = a.run.count;
+    if (!of_v) to.state_out = turned(to.state_out);
+  }
+  Layout& space = plan.workspace;
+  const int64_t dots = a.d / kChainColumns;
+  p.q.work.partner = a.q, p.q.work.partner_share = static_cast<int32_t>(a.heads / a.h);
+  p.k.work.partner = a.k, p.k.work.partner_share = static_cast<int32_t>(a.heads / a.g);
+  if (p.gates || selects) p.k.dots = space.add<float>(dots, a.b, a.s, a.heads);
+  if (of_q)
+    if (Text why = finish_chain(ctx, a, p.q, a.gate_head || a.select, 1, "dout", "v", "k");
+        !why.empty())
+      return why;
+  if (of_k)
+    if (Text why = finish_chain(ctx, a, p.k, a.gate_head || selects, 2, "v", "dout", "q");
+        !why.empty())
+      return why;
+  if (of_v)
+    if (Text why = finish_chain(ctx, a, p.v, static_cast<bool>(a.gate_head), 2, "k", "q", "dout");
+        !why.empty())
+      return why;
+  if (p.gates) {
+    const int64_t places = p.q.work.places();
+    p.q.dots = space.add<float>(dots, a.b, a.s, a.heads);
+    p.q.kept = space.add<float>(places, a.heads, a.d, a.e);
+    p.k.kept = space.add<float>(places, a.heads, a.d, a.e);
+    p.head_gate = space.add<float>(a.b, a.s, a.heads);
+  }
+  p.sums = space.add<double>(count_recur_sums(p.b));
+  const Chain& shown = of_v ? p.v : of_k ? p.k : p.q;
+  plan.kernel += Text(".") + dtype_name(a.q.dtype) + ".d" + Text::number(a.d) +
+                 (a.gate_head ? ".head" : ".plain") + ".x" + Text::number(shown.work.copies);
+  plan.launch = [p](Context& ctx, void* base) { enqueue(ctx, p, base); };
+  return "";
+}
+
+}  // namespace
+
+extern const Kernel<RecurBackward> gla_backward_sm90 = {"sm90", offer};
+
+}  // namespace fovea
