@@ -455,12 +455,12 @@ class GlaBlock90 {
     const int head = sm90::unhoisted(static_cast<int>(chain_.head));
     const int column = sm90::unhoisted(static_cast<int>(chain_.column));
     const int batch = sm90::unhoisted(static_cast<int>(chain_.run.batch));
-#pragma unroll
+#pragma unroll(Dtype == FOVEA_F16 ? 1 : 2)  // two at once would spill
     for (int h = 0; h < 2; ++h) {
       const int t = static_cast<int>(chain_.first(c)) + row + 8 * h;
       const bool wanted = t < static_cast<int>(chain_.run.count) &&
                           (Shape::reversed || t >= static_cast<int>(chain_.run.from));
-      const int64_t s = chain_.run.begin + t;
+      const int64_t s = sm90::unhoisted(chain_.run.begin) + t;
       const auto* from = w_.partner.view.template as<uint16_t>() +
                          w_.partner.offset(batch, s, head / w_.partner_share, column + 8 * lane);
       float sum = 0;
@@ -472,7 +472,8 @@ class GlaBlock90 {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float2 x = unpack<Dtype>(words[i]);
-          sum = fmaf(o[m + i][2 * h], x.x, sum), sum = fmaf(o[m + i][2 * h + 1], x.y, sum);
+          sum = fmaf(h ? o[m + i][2] : o[m + i][0], x.x, sum);
+          sum = fmaf(h ? o[m + i][3] : o[m + i][1], x.y, sum);
         }
       }
       sum += __shfl_xor_sync(~0u, sum, 1);
