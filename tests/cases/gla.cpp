@@ -419,7 +419,7 @@ void gradient_chains(GlaCases& cases) {
       "b=2 s=65 h=4 g=4 x=2 state_in state_in:bf16 turned=1 scale=0.3 dstate_out all=1 sums=1",
       "b=1 s=1100 h=1 g=1 x=1 state_in dstate_out all=1",
       "start seqs=5 s=180 output_from h=2 g=2 x=2 dstate_out all=1",
-      "b=5 s=71 head_first rest=1"};
+      "b=5 s=71 h=2 g=2 x=2 head_first rest=1"};
   const Words gates = {"gate_head hard=1",
                        "gate_head gate_head:f32 const=1",
                        "gate_head gate_map=1 gate_rate gate_bias select select:f32",

@@ -316,7 +316,7 @@ struct GlaState {
     for (int64_t o = 0; o < outputs; ++o) {
       for (int64_t t = low; t < high; ++t)
         for (int64_t c = 0; c < d; ++c) {
-          const Real factor = p[(t - low) * d + c], x = read_factor(p, low, o, t, c);
+          const Real factor = p[(t - low) * d + c], x = part(row(q, o, t, d)[c] * factor);
           Real sum = 0;
           for (int64_t j = 0; j < e; ++j) {
             sum += row(d_y, o, t, e)[j] * state[c * e + j];

@@ -58,6 +58,12 @@ __device__ __forceinline__ void weigh_later(uint32_t (&p)[kChainTokens / 16][4],
                       reinterpret_cast<float(&)[1][kChainTokens / 8][4]>(x));
 }
 
+// A factor as m times a power of two, 1 <= |m| < 2; m of 0 is 1.  Weights with m instead of the
+// factor round as those with the factor do, and something is left to divide where it is 0.
+__device__ __forceinline__ float mantissa_of(float x) {
+  return x == 0 ? 1.f : float_of((bits_of(x) & 0x807fffffu) | 0x3f800000u);
+}
+
 // state += scale added
 template <int D>
 __device__ __forceinline__ void add_scaled(ChainState<D>& state, const float (&added)[D / 8][4],

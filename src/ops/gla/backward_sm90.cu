@@ -44,7 +44,7 @@ const std::vector<GlaInstance90>& instances() {
 }
 
 const GlaInstance90* find(int32_t dtype, int64_t d, bool gated, int way) {
-  if (way == 1 && !gated) return find_gla_forward(dtype, d, false);
+  if (way == 0) return find_gla_forward(dtype, d, gated);
   for (const GlaInstance90& row : instances())
     if (row.dtype == dtype && row.d == d && row.gated == gated && row.way == way) return &row;
   return nullptr;
@@ -54,30 +54,17 @@ const GlaInstance90* find(int32_t dtype, int64_t d, bool gated, int way) {
 
 struct Gates {
   Recur a;
-  GlaWork90 chain;               // of dq: places of states
   const float4 *states, *grads;  // H and W around segments
+  float* ends;                   // (place, heads): <H, W>
   const float *q_dots, *k_dots;  // (d / 64, b, s, heads): q . dq, k . dk without select
   float* to;                     // (b, s, heads)
   int64_t segments;              // of a sequence, at most
+  Floats<3> gate;                // dgate_head, where no strides of 0 sum
 
-  // <H, W> at a place, the block's; thread 0 has it.
-  __device__ float boundary(const RunTokens& run, int64_t i, int64_t head, float* shared) const {
-    const int64_t pieces = a.d * a.e / 4;
-    const int64_t first = (chain.place(run, i) * a.heads + head) * pieces;
-    float sum = 0;
-    const auto add = [&](float h, float w) {
-      if (w != 0) sum = fmaf(h, w, sum);  // a state that a gate resets may be NaN
-    };
-    for (int64_t n = threadIdx.x; n < pieces; n += kThreads) {
-      const float4 h = __ldcs(states + first + n), w = __ldcs(grads + first + n);
-      add(h.x, w.x), add(h.y, w.y), add(h.z, w.z), add(h.w, w.w);
-    }
-    return block_sum<kThreads>(sum, shared);
-  }
   // q . dq - k . dk of a token.
   __device__ float step(const RunTokens& run, int64_t t, int64_t head) const {
     float of_q = 0, of_k = 0;
-    for (int64_t tile = 0; tile < chain.tiles; ++tile) {
+    for (int64_t tile = 0; tile < a.d / kChainColumns; ++tile) {
       const int64_t at = ((tile * a.b + run.batch) * a.s + run.begin + t) * a.heads + head;
       if (t >= run.from) of_q += q_dots[at];
       of_k += k_dots[at];
@@ -86,21 +73,50 @@ struct Gates {
   }
 };
 
-// A block takes a segment of a sequence's head, a thread its tokens kThreads apart.
+// <H, W>: a block takes that of a place and head.
+__global__ void __launch_bounds__(kThreads)
+    gla_ends_sm90(const __grid_constant__ Gates g, int64_t work) {
+  __shared__ float s_sum[kThreads / 32];
+  const Recur& a = g.a;
+  const int64_t pieces = a.d * a.e / 4;
+  for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
+    const int64_t i = w % (g.segments + 1), rest = w / (g.segments + 1), head = rest % a.heads;
+    const RunTokens run = a.run[rest / a.heads];
+    if (i > (run.count + kSegment - 1) / kSegment) continue;
+    const int64_t place = GlaWork90::place(a, run, i) * a.heads + head;
+    const float4 *states = g.states + place * pieces, *grads = g.grads + place * pieces;
+    float sum = 0;
+    const auto add = [&](float h, float w) {
+      if (w != 0) sum = fmaf(h, w, sum);  // a state that a gate resets may be NaN
+    };
+    constexpr int kAhead = 4;  // d and e are multiples of 64
+    for (int n = static_cast<int>(threadIdx.x); n < pieces; n += kAhead * kThreads) {
+      float4 h[kAhead], w[kAhead];
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k)
+        h[k] = __ldcs(states + n + k * kThreads), w[k] = __ldcs(grads + n + k * kThreads);
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k)
+        add(h[k].x, w[k].x), add(h[k].y, w[k].y), add(h[k].z, w[k].z), add(h[k].w, w[k].w);
+    }
+    sum = block_sum<kThreads>(sum, s_sum);
+    if (threadIdx.x == 0) g.ends[place] = sum;
+  }
+}
+
+// A block takes a segment of a sequence's head, a thread neighbouring tokens.
 __global__ void __launch_bounds__(kThreads)
     gla_gates_sm90(const __grid_constant__ Gates g, int64_t work) {
   constexpr int kEach = kSegment / kThreads;
-  __shared__ float s_sum[kThreads / 32], s_step[kSegment + kThreads / 32], s_ends[2];
+  __shared__ float s_step[kSegment + kThreads / 32];
   const Recur& a = g.a;
   for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
     const int64_t i = w % g.segments, rest = w / g.segments, head = rest % a.heads;
     const RunTokens run = a.run[rest / a.heads];
     const int64_t first = i * kSegment, count = min(run.count - first, kSegment);
     if (count <= 0) continue;
-    for (int end = 0; end < 2; ++end) {
-      const float sum = g.boundary(run, i + end, head, s_sum);
-      if (threadIdx.x == 0) s_ends[end] = sum;
-    }
+    const float begun = g.ends[GlaWork90::place(a, run, i) * a.heads + head];
+    const float ended = g.ends[GlaWork90::place(a, run, i + 1) * a.heads + head];
     for (int n = 0; n < kEach; ++n) {
       const int t = n * kThreads + static_cast<int>(threadIdx.x);
       s_step[t] = t < count ? g.step(run, first + t, head) : 0.f;
@@ -125,15 +141,19 @@ __global__ void __launch_bounds__(kThreads)
       if (other > warp) after += s_step[kSegment + other];
       all += s_step[kSegment + other];
     }
-    const float off = s_ends[1] + all - s_ends[0];
+    const float off = ended + all - begun;
     const float each = isfinite(off) ? off / static_cast<float>(count) : 0.f;
     for (int n = 0; n < kEach; ++n) {
       const int t = kEach * static_cast<int>(threadIdx.x) + n;
       if (t >= count) continue;
       const int64_t at = run.begin + first + t;
-      const float decay = exp2_fast(a.head_gate(run.batch, at, head).value * kLog2E);
-      const float value = s_ends[1] + own[n] + after - each * static_cast<float>(count - t);
-      g.to[(run.batch * a.s + at) * a.heads + head] = decay == 0 ? 0.f : value;
+      const LogGate gate = a.head_gate(run.batch, at, head);
+      const float value = exp2_fast(gate.value * kLog2E) == 0
+                              ? 0.f
+                              : ended + own[n] + after - each * static_cast<float>(count - t);
+      g.to[(run.batch * a.s + at) * a.heads + head] = value;
+      if (g.gate)
+        g.gate.store(value == 0 || gate.slope == 0 ? 0.f : value * gate.slope, run.batch, at, head);
     }
     __syncthreads();
   }
@@ -181,7 +201,7 @@ struct BackwardPlan {
   bool gates;
   Rows rows[3];
   int zeroed;
-  Slot<float> head_gate;
+  Slot<float> head_gate, ends;
   Slot<double> sums;
 };
 
@@ -203,6 +223,16 @@ bool direct(const Recur& a, const Floats<4>& out, int64_t heads, int64_t rows) {
   for (int i = 0; i < 3; ++i)
     if (extent[i] > 1 && out.view.stride[i] == 0) return false;
   return in_pieces(out.view, extent, out.dtype == FOVEA_F32 ? 4 : 8);
+}
+
+// Whether dgate_head is stored token by token: no row is left out, and nothing sums.
+bool stores_gate(const RecurBackward& b) {
+  const Recur& a = b.forward;
+  const Floats<4>& out = b.output(RecurGradient::gate_head);
+  const int64_t extent[3] = {a.b, a.s, a.heads};
+  for (int i = 0; i < 3; ++i)
+    if (extent[i] > 1 && out.view.stride[i] == 0) return false;
+  return out && !a.run.ragged();
 }
 
 // Where states lie as (e, d).
@@ -292,16 +322,25 @@ void enqueue(Context& ctx, const BackwardPlan& p, void* base) {
   b.terms.select = p.k.dots.at(base), b.terms.select_slices = p.k.work.tiles;
   if (p.gates) {
     Gates g{a,
-            p.q.work,
             reinterpret_cast<const float4*>(p.q.kept.at(base)),
             reinterpret_cast<const float4*>(p.k.kept.at(base)),
+            p.ends.at(base),
             p.q.dots.at(base),
             p.k.dots.at(base),
             p.head_gate.at(base),
-            ceil_div(a.run.token_max, kSegment)};
+            ceil_div(a.run.token_max, kSegment),
+            {}};
+    const Floats<4>& out = b.output(RecurGradient::gate_head);
+    if (stores_gate(b)) {
+      g.gate = {{out.view.data, {out.view.stride[0], out.view.stride[1], out.view.stride[2]}},
+                out.dtype};
+      b.to[static_cast<int>(RecurGradient::gate_head)] = {};
+    }
     b.terms.head_gate = g.to;
-    const int64_t work = a.run.count * a.heads * g.segments;
-    launch<gla_gates_sm90>(ctx, kOp, work, kThreads, 0, g, work);
+    const int64_t work = a.run.count * a.heads;
+    launch<gla_ends_sm90>(ctx, kOp, work * (g.segments + 1), kThreads, 0, g,
+                          work * (g.segments + 1));
+    launch<gla_gates_sm90>(ctx, kOp, work * g.segments, kThreads, 0, g, work * g.segments);
   }
   finish_recur_backward(ctx, kOp, b, p.sums.at(base));
 }
@@ -325,9 +364,10 @@ Text offer(const Context& ctx, const RecurBackward& b, Plan& plan) {
   add_output(p, p.q, RecurGradient::q, p.q.terms, plan, a.h, a.d);
   add_output(p, p.k, RecurGradient::k, p.k.terms, plan, a.g, a.d);
   add_output(p, p.v, RecurGradient::v, p.v.terms, plan, a.x, a.e);
-  // Terms of dk are without select.
-  if (!p.k.terms.count) p.k.work.select = a.select;
-  p.v.work.select = a.select;
+  // Terms of dk are without select.  With dots, weights have it as those of dq do.
+  p.k.work.select = p.v.work.select = a.select;
+  p.k.work.unselected = p.k.terms.count > 0;
+  if (a.gate_head || selects) p.k.work.a.select = a.select;
   if (b.dstate_in) {
     Recur& to = of_v ? p.v.work.a : p.k.work.a;
     to.state_out = {b.dstate_in, FOVEA_F32}, to.run.slots_out = a.run.count;
@@ -339,7 +379,8 @@ Text offer(const Context& ctx, const RecurBackward& b, Plan& plan) {
   p.k.work.partner = a.k, p.k.work.partner_share = static_cast<int32_t>(a.heads / a.g);
   if (p.gates || selects) p.k.dots = space.add<float>(dots, a.b, a.s, a.heads);
   if (of_q)
-    if (Text why = finish_chain(ctx, a, p.q, a.gate_head || a.select, 1, "dout", "v", "k");
+    if (Text why =
+            finish_chain(ctx, a, p.q, a.gate_head || a.select, p.gates ? 1 : 0, "dout", "v", "k");
         !why.empty())
       return why;
   if (of_k)
@@ -351,11 +392,11 @@ Text offer(const Context& ctx, const RecurBackward& b, Plan& plan) {
         !why.empty())
       return why;
   if (p.gates) {
-    const int64_t places = p.q.work.places();
+    const int64_t places = GlaWork90::places(a);
     p.q.dots = space.add<float>(dots, a.b, a.s, a.heads);
     p.q.kept = space.add<float>(places, a.heads, a.d, a.e);
     p.k.kept = space.add<float>(places, a.heads, a.d, a.e);
-    p.head_gate = space.add<float>(a.b, a.s, a.heads);
+    p.head_gate = space.add<float>(a.b, a.s, a.heads), p.ends = space.add<float>(places, a.heads);
   }
   p.sums = space.add<double>(count_recur_sums(p.b));
   const Chain& shown = of_v ? p.v : of_k ? p.k : p.q;

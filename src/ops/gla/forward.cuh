@@ -20,6 +20,7 @@ struct GlaWork90 {
 
   // Of the backward's chains; zeros otherwise.
   Floats<3> select;       // factor of an output's row (batch, token, head)
+  bool unselected;        // the output is to be without it
   Floats<4> partner;      // 16 bits: rows whose dots with the outputs' are kept
   int32_t partner_share;  // heads that share one of the partner's
   float* dots;            // (e / 64, b, s, heads)
@@ -27,10 +28,10 @@ struct GlaWork90 {
   static constexpr int64_t segment = 512;  // tokens between those, a multiple of 64
 
   // Of the state before token i * segment of a sequence, or after its last.
-  FOVEA_HD int64_t place(const RunTokens& run, int64_t i) const {
+  static FOVEA_HD int64_t place(const Recur& a, const RunTokens& run, int64_t i) {
     return (run.batch * a.s + run.begin) / segment + 2 * run.sequence + i;
   }
-  FOVEA_HD int64_t places() const { return a.b * a.s / segment + 2 * a.run.count + 1; }
+  static int64_t places(const Recur& a) { return a.b * a.s / segment + 2 * a.run.count + 1; }
 };
 
 struct GlaInstance90 {

@@ -226,6 +226,9 @@ class GlaBlock90 {
     for (int c = warp - 1; c < chain_.end; c += kGateWarps, skip(kGateWarps)) {
       ChainGates gates = next;
       gates.map(a_, shift, rate, left(c));
+      if constexpr (Shape::reversed)
+        gates.select[0] = mantissa_of(gates.select[0]),
+        gates.select[1] = mantissa_of(gates.select[1]);
       load(c + kGateWarps);
       keys_.acquire(key);
       gates.decays(decay(key), a_.scale);
@@ -364,7 +367,8 @@ class GlaBlock90 {
   // one before the first.  `base` is where the first lies, -1: nowhere.
   __device__ int kept_base() const {
     if (!Shape::dots || !chain_.writes || !w_.kept) return -1;
-    return static_cast<int>((w_.place(chain_.run, 0) * a_.heads + chain_.head) * w_.tiles +
+    return static_cast<int>((GlaWork90::place(a_, chain_.run, 0) * a_.heads + chain_.head) *
+                                w_.tiles +
                             chain_.column / kChainColumns);
   }
   __device__ void keep_end(const ChainState<D>& state, int base, int c) const {
@@ -478,17 +482,22 @@ class GlaBlock90 {
       }
       sum += __shfl_xor_sync(~0u, sum, 1);
       sum += __shfl_xor_sync(~0u, sum, 2);
+      if (wanted && lane == 0 && Shape::reversed && w_.select)
+        sum /= mantissa_of(w_.select(batch, s, head));
       if (wanted && lane == 0)
         w_.dots[((column / kChainColumns * a_.b + batch) * a_.s + s) * a_.heads + head] = sum;
     }
   }
+  // Rows have m of select = m 2^i where decays have it, else nothing of select.
   __device__ void times_select(float (&o)[kSums][4], int c, int row) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int64_t t = chain_.first(c) + row + 8 * h;
-      const float by = t < chain_.run.count
-                           ? w_.select(chain_.run.batch, chain_.run.begin + t, chain_.head)
-                           : 0.f;
+      float by = 0;
+      if (t < chain_.run.count) {
+        by = w_.select(chain_.run.batch, chain_.run.begin + t, chain_.head);
+        if (Shape::gated && a_.select) by = (w_.unselected ? 1 : by) / mantissa_of(by);
+      }
 #pragma unroll
       for (int n = 0; n < kSums; ++n)
         o[n][2 * h] = decayed(by, o[n][2 * h]), o[n][2 * h + 1] = decayed(by, o[n][2 * h + 1]);
