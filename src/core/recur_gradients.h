@@ -23,7 +23,7 @@ struct RecurTerms {
   float* k_norm;  // (b s, g, 2)
   // Of kernels that do not make the terms behind them; nullptr: sums of dg and of dk.
   float* head_gate;  // (b s, heads): of the log of a head's decay
-  float* select;     // (select_slices, b t, heads)
+  float* select;     // (select_slices, heads, b t)
   int64_t select_slices;
 };
 
@@ -256,7 +256,7 @@ struct RecurBackward {
     const Recur& a = forward;
     float sum = 0;
     for (int64_t slice = 0; terms.select && slice < terms.select_slices; ++slice)
-      sum += terms.select[((slice * a.b + batch) * a.t + at) * a.heads + head];
+      sum += terms.select[((slice * a.heads + head) * a.b + batch) * a.t + at];
     if (terms.select) return sum;
     for (int64_t c = 0; c < a.d; ++c)
       sum += state_key_hat(batch, at, head, c) *

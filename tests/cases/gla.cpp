@@ -440,7 +440,7 @@ void gradient_chains(GlaCases& cases) {
       const std::string narrow = words + "e=64 b=2 s=70 h=2 g=2 x=2 ";
       cases.kernel(narrow + "hard=2 reset=1 state_in gate_head all=1", kernel + ".head");
       cases.kernel(narrow + "select state_in all=1", kernel + ".plain");
-      cases.kernel(narrow + "gate_head select dselect", kernel + ".head");
+      cases.kernel(words + "e=64 b=2 s=100 h=2 g=1 x=2 gate_head select dselect", kernel + ".head");
       cases.kernel(narrow + "gate_head dgate_head", kernel + ".head");
       cases.kernel(narrow + "dstate_out dstate_in", kernel + ".plain");
       cases.kernel(narrow + "dstate_out dstate_in dk", kernel + ".plain");

@@ -56,7 +56,7 @@ struct Gates {
   Recur a;
   const float4 *states, *grads;  // H and W around segments
   float* ends;                   // (place, heads): <H, W>
-  const float *q_dots, *k_dots;  // (d / 64, b, s, heads): q . dq, k . dk without select
+  const float *q_dots, *k_dots;  // (d / 64, heads, b, s): q . dq, k . dk without select
   float* to;                     // (b, s, heads)
   int64_t segments;              // of a sequence, at most
   Floats<3> gate;                // dgate_head, where no strides of 0 sum
@@ -65,7 +65,7 @@ struct Gates {
   __device__ float step(const RunTokens& run, int64_t t, int64_t head) const {
     float of_q = 0, of_k = 0;
     for (int64_t tile = 0; tile < a.d / kChainColumns; ++tile) {
-      const int64_t at = ((tile * a.b + run.batch) * a.s + run.begin + t) * a.heads + head;
+      const int64_t at = ((tile * a.heads + head) * a.b + run.batch) * a.s + run.begin + t;
       if (t >= run.from) of_q += q_dots[at];
       of_k += k_dots[at];
     }
@@ -159,29 +159,60 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Rows of an output that no chain stores.
+// Whether a row has a gradient: of q, of k and v.
+__device__ __forceinline__ bool has_row(const Recur& a, int64_t batch, int64_t at, bool of_q) {
+  if (!a.in_use(batch, at)) return false;
+  if (!of_q) return true;
+  const RunTokens run = a.run[a.sequence_of(batch, at)];
+  return at - run.begin >= run.from;
+}
+
 struct Rows {
   Floats<4> out;
-  int64_t heads, width, element;  // bytes of an element
+  int64_t heads, width;
   bool of_q;
 };
+
+// Zeroes the rows of an output that its chain does not store, a warp a row.
 __global__ void __launch_bounds__(kThreads)
     gla_unused_rows_sm90(const __grid_constant__ Recur a, Rows rows, int64_t work) {
   const int lane = threadIdx.x % 32;
+  const int64_t element = rows.out.dtype == FOVEA_F32 ? 4 : 2;
   for (int64_t w = blockIdx.x * int64_t{kThreads / 32} + threadIdx.x / 32; w < work;
        w += gridDim.x * int64_t{kThreads / 32}) {
     const int64_t batch = quotient(w, a.s), at = w - batch * a.s;
-    bool used = a.in_use(batch, at);
-    if (used && rows.of_q) {
-      const RunTokens run = a.run[a.sequence_of(batch, at)];
-      used = at - run.begin >= run.from;
-    }
-    if (used) continue;
+    if (has_row(a, batch, at, rows.of_q)) continue;
     for (int64_t head = 0; head < rows.heads; ++head) {
       auto* to = static_cast<unsigned char*>(rows.out.view.data) +
-                 rows.out.offset(batch, at, head) * rows.element;
-      for (int64_t i = 16 * lane; i < rows.width * rows.element; i += 16 * 32)
+                 rows.out.offset(batch, at, head) * element;
+      for (int64_t i = 16 * lane; i < rows.width * element; i += 16 * 32)
         *reinterpret_cast<uint4*>(to + i) = uint4{};
+    }
+  }
+}
+
+// Sums over the state heads that share a head of an output, a warp a head's row.
+//   terms (b, s, heads, width)
+__global__ void __launch_bounds__(kThreads)
+    gla_shared_rows_sm90(const __grid_constant__ Recur a, Rows rows, const float* terms,
+                         int64_t work) {
+  const int64_t share = a.heads / rows.heads;
+  for (int64_t w = blockIdx.x * int64_t{kThreads / 32} + threadIdx.x / 32; w < work;
+       w += gridDim.x * int64_t{kThreads / 32}) {
+    const int64_t row = quotient(w, rows.heads), head = w - row * rows.heads;
+    const int64_t batch = quotient(row, a.s), at = row - batch * a.s;
+    const bool there = has_row(a, batch, at, rows.of_q);
+    for (int64_t c = threadIdx.x % 32 * 4; c < rows.width; c += 32 * 4) {
+      const float* from = terms + (row * a.heads + head * share) * rows.width + c;
+      float4 sum{};
+#pragma unroll 8
+      for (int64_t j = 0; j < share; ++j, from += rows.width)
+        if (there) {
+          const float4 x = __ldcs(reinterpret_cast<const float4*>(from));
+          sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
+        }
+      rows.out.store(sum.x, batch, at, head, c), rows.out.store(sum.y, batch, at, head, c + 1);
+      rows.out.store(sum.z, batch, at, head, c + 2), rows.out.store(sum.w, batch, at, head, c + 3);
     }
   }
 }
@@ -191,16 +222,15 @@ __global__ void __launch_bounds__(kThreads)
 struct Chain {
   GlaWork90 work;
   const GlaInstance90* run;  // nullptr: nobody asks for what it makes
+  Rows rows;                 // its output
   Slot<float> terms;         // of its output, where the caller's tensor does not take it as it is
   Slot<float> dots, kept;
 };
 
 struct BackwardPlan {
-  RecurBackward b;  // what the chains do not write themselves
+  RecurBackward b;  // without the outputs that chains write
   Chain q, k, v;
   bool gates;
-  Rows rows[3];
-  int zeroed;
   Slot<float> head_gate, ends;
   Slot<double> sums;
 };
@@ -261,22 +291,23 @@ Recur reversed(Recur a, const RecurBackward& b, bool turn) {
   return a;
 }
 
-void add_output(BackwardPlan& p, Chain& chain, RecurGradient what, Slot<float>& terms, Plan& plan,
-                int64_t heads, int64_t width) {
+// Where a chain stores: the output itself, or terms of it.  skip adds to dv, which is then left to
+// the sums of the recurrence.
+void add_output(BackwardPlan& p, Chain& chain, RecurGradient what, Plan& plan, int64_t heads,
+                int64_t width) {
   Floats<4>& out = p.b.to[static_cast<int>(what)];
   const Recur& a = p.b.forward;
   if (!out) return;
-  const bool of_v_with_skip = what == RecurGradient::v && a.skip;
-  if (!of_v_with_skip && direct(a, out, heads, a.s)) {
+  const bool skips = what == RecurGradient::v && a.skip;
+  if (!skips) chain.rows = {out, heads, width, what == RecurGradient::q};
+  if (!skips && direct(a, out, heads, a.s)) {
     chain.work.a.o = out;
-    const int64_t element = dtype_bytes(out.dtype);
-    p.rows[p.zeroed++] = {out, heads, width, element, what == RecurGradient::q};
-    out = {};
-    return;
+  } else {
+    chain.terms = plan.workspace.add<float>(a.b, a.s, a.heads, width);
+    // The address is known at the launch.
+    chain.work.a.o = {{nullptr, {a.s * a.heads * width, a.heads * width, width, 1}}, FOVEA_F32};
   }
-  terms = plan.workspace.add<float>(a.b, a.s, a.heads, width);
-  // The address is known at the launch.
-  chain.work.a.o = {{nullptr, {a.s * a.heads * width, a.heads * width, width, 1}}, FOVEA_F32};
+  if (!skips) out = {};
 }
 
 Text map_chain(Chain& chain, const char* q, const char* k, const char* v) {
@@ -293,31 +324,39 @@ Text finish_chain(const Context& ctx, const Recur& all, Chain& chain, bool gated
   chain.run = find(w.a.q.dtype, w.a.d, gated, way);
   if (!chain.run) return no_instance(all.q.dtype, "d", all.d, "e", all.e);
   if (Text why = spread_chains(ctx, w); !why.empty()) return why;
+  if (w.partner) {
+    const Floats<4>& x = w.partner;
+    const int64_t heads = w.a.heads / w.partner_share;
+    const MapOf rows{x.view, x.dtype, w.a.b, w.a.s, heads, w.a.e, kChainTokens};
+    if (Text why = map_each({{way == 2 ? "k" : "q", rows, w.partner_map}}); !why.empty())
+      return why;
+  }
   return map_chain(chain, q, k, v);
 }
 
-void launch_chain(Context& ctx, const Chain& chain, void* base) {
+void launch_chain(Context& ctx, const Recur& a, const Chain& chain, void* base) {
   if (!chain.run) return;
+  const Rows& rows = chain.rows;
   GlaWork90 w = chain.work;
-  if (chain.terms.count) w.a.o.view.data = chain.terms.at(base);
+  if (chain.terms.count)
+    w.a.o.view.data = chain.terms.at(base);
+  else if (rows.out && (a.run.ragged() || (rows.of_q && a.run.output_from)))
+    launch<gla_unused_rows_sm90>(ctx, kOp, ceil_div(a.b * a.s, kThreads / 32), kThreads, 0, a, rows,
+                                 a.b * a.s);
   w.dots = chain.dots.at(base);
   w.kept = reinterpret_cast<float4*>(chain.kept.at(base));
   chain.run->launch(ctx, w);
+  const int64_t work = a.b * a.s * rows.heads;
+  if (chain.terms.count && rows.out)
+    launch<gla_shared_rows_sm90>(ctx, kOp, ceil_div(work, kThreads / 32), kThreads, 0, a, rows,
+                                 static_cast<const float*>(chain.terms.at(base)), work);
 }
 
 void enqueue(Context& ctx, const BackwardPlan& p, void* base) {
   const Recur& a = p.b.forward;
-  if (a.run.ragged() || a.run.output_from)
-    for (int i = 0; i < p.zeroed; ++i)
-      launch<gla_unused_rows_sm90>(ctx, kOp, ceil_div(a.b * a.s, kThreads / 32), kThreads, 0, a,
-                                   p.rows[i], a.b * a.s);
-  if (p.q.terms.count && a.run.output_from)  // rows before the first output have terms too
-    check(cudaMemsetAsync(p.q.terms.at(base), 0, p.q.terms.count * sizeof(float), stream(ctx)),
-          kOp);
-  launch_chain(ctx, p.q, base), launch_chain(ctx, p.k, base), launch_chain(ctx, p.v, base);
+  for (const Chain* chain : {&p.q, &p.k, &p.v}) launch_chain(ctx, a, *chain, base);
   RecurBackward b = p.b;
   b.terms.slices = 1;
-  b.terms.dq = p.q.terms.at(base), b.terms.dk = p.k.terms.at(base);
   b.terms.dv = p.v.terms.at(base);
   b.terms.select = p.k.dots.at(base), b.terms.select_slices = p.k.work.tiles;
   if (p.gates) {
@@ -361,12 +400,11 @@ Text offer(const Context& ctx, const RecurBackward& b, Plan& plan) {
   p.q.work.a.state_in = turned(a.state_in), p.q.work.a.run.slots = a.run.slots;
   p.k.work.a = reversed(roles(a, a.v, a.x, a.o, a.heads, a.q, a.h, a.e, a.d), b, true);
   p.v.work.a = reversed(roles(a, a.k, a.g, a.q, a.h, a.o, a.heads, a.d, a.e), b, false);
-  add_output(p, p.q, RecurGradient::q, p.q.terms, plan, a.h, a.d);
-  add_output(p, p.k, RecurGradient::k, p.k.terms, plan, a.g, a.d);
-  add_output(p, p.v, RecurGradient::v, p.v.terms, plan, a.x, a.e);
-  // Terms of dk are without select.  With dots, weights have it as those of dq do.
+  add_output(p, p.q, RecurGradient::q, plan, a.h, a.d);
+  add_output(p, p.k, RecurGradient::k, plan, a.g, a.d);
+  add_output(p, p.v, RecurGradient::v, plan, a.x, a.e);
+  // With gates, dk's weights have select as those of dq do.
   p.k.work.select = p.v.work.select = a.select;
-  p.k.work.unselected = p.k.terms.count > 0;
   if (a.gate_head || selects) p.k.work.a.select = a.select;
   if (b.dstate_in) {
     Recur& to = of_v ? p.v.work.a : p.k.work.a;
@@ -375,8 +413,10 @@ Text offer(const Context& ctx, const RecurBackward& b, Plan& plan) {
   }
   Layout& space = plan.workspace;
   const int64_t dots = a.d / kChainColumns;
-  p.q.work.partner = a.q, p.q.work.partner_share = static_cast<int32_t>(a.heads / a.h);
-  p.k.work.partner = a.k, p.k.work.partner_share = static_cast<int32_t>(a.heads / a.g);
+  if (p.gates) p.q.work.partner = a.q;
+  if (p.gates || selects) p.k.work.partner = a.k;
+  p.q.work.partner_share = static_cast<int32_t>(a.heads / a.h);
+  p.k.work.partner_share = static_cast<int32_t>(a.heads / a.g);
   if (p.gates || selects) p.k.dots = space.add<float>(dots, a.b, a.s, a.heads);
   if (of_q)
     if (Text why =

@@ -19,11 +19,11 @@ struct GlaWork90 {
   int64_t blocks;
 
   // Of the backward's chains; zeros otherwise.
-  Floats<3> select;       // factor of an output's row (batch, token, head)
-  bool unselected;        // the output is to be without it
-  Floats<4> partner;      // 16 bits: rows whose dots with the outputs' are kept
+  Floats<3> select;   // factor of an output's row (batch, token, head)
+  Floats<4> partner;  // 16 bits: rows whose dots with the outputs' are kept
+  CUtensorMap partner_map;
   int32_t partner_share;  // heads that share one of the partner's
-  float* dots;            // (e / 64, b, s, heads)
+  float* dots;            // (e / 64, heads, b, s)
   float4* kept;  // states in f32 around segments, (place, heads, e / 64), as lanes have them
   static constexpr int64_t segment = 512;  // tokens between those, a multiple of 64
 

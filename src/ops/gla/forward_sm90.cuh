@@ -199,6 +199,9 @@ class GlaBlock90 {
       if (!chain_.has(c, turn.first)) continue;
       for (uint32_t j = turn.first; j < chain_.outputs; j += chain_.copies) {
         queries_.acquire(query);
+        if (Shape::dots && lane == 0 && w_.dots)
+          prefetch_box(w_.partner_map, static_cast<int>(chain_.column), row,
+                       static_cast<int>(chain_.head) / w_.partner_share, batch);
         if (lane == 0)
           sm90::tma_load_tile<TileQ>(
               q_tile(query), w_.q, queries_.full(query), row,
@@ -241,7 +244,7 @@ class GlaBlock90 {
   __device__ void move_state() const {
     ChainState<D> state;
     float sum[D / 8][4];
-    uint32_t values[kChainTokens / 16][4];  // with gates
+    uint32_t values[kChainTokens / 16][4], next[kChainTokens / 16][4];  // with gates
     state.load(a_.state_in, a_.state_in ? chain_.run.state : -1, chain_.head, chain_.column);
     if (w_.cluster > 1) sm90::cluster_arrive(), sm90::cluster_wait();
     typename Shape::Keys::State key;
@@ -251,12 +254,19 @@ class GlaBlock90 {
     const auto take = [&](const KeyState& at) {
       keys_.wait(at);
       if constexpr (Shape::gated)
-        load_values<Dtype>(values, key_tile(at) + TileQ::bytes,
+        load_values<Dtype>(next, key_tile(at) + TileQ::bytes,
                            Shape::reversed ? decay(at).row : decay(at).suffix);
     };
+    const auto turn_values = [&] {
+      if constexpr (Shape::gated) {
+#pragma unroll
+        for (int k = 0; k < kChainTokens / 16; ++k)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) values[k][i] = next[k][i];
+      }
+    };
     const int kept = kept_base();
-    if (Shape::dots && !Shape::reversed) keep_at(state, kept, 0);
-    if (chain_.end > 0) take(key);
+    if (chain_.end > 0) take(key), turn_values();
     for (int c = 0; c < chain_.end; ++c, turn.next()) {
       const uint32_t k = key_tile(key), v = k + TileQ::bytes;
       const uint64_t b = sm90::descriptor(k, TileQ::panel_bytes);
@@ -269,7 +279,6 @@ class GlaBlock90 {
         sm90::product_transposed<Dtype, kChainTokens>(sum, sm90::descriptor(v), b);
       }
       sm90::commit();
-      if (Shape::dots && Shape::reversed) keep_end(state, kept, c);
       if (chain_.has(c, turn.first)) {
         states_.acquire(slot);
         state.template publish<Dtype>(h_tile(slot), times(slot));
@@ -278,21 +287,24 @@ class GlaBlock90 {
         sm90::barrier_arrive_warp(states_.full(slot));
         slot.next();
       }
+      // After the fence above, which would wait for these stores.
+      if constexpr (Shape::dots) keep_before(state, kept, c);
       const KeyState at = key;
       key.next();
+      if (c + 1 < chain_.end) take(key);
       sm90::wait<0>();
       sm90::pin(sum);
       keys_.release(at);
       // The product reads registers until it ends: V of the next chunk may not take them before.
-      if (c + 1 < chain_.end) take(key);
+      if constexpr (Shape::gated) hold(values);
+      if (c + 1 < chain_.end) turn_values();
       if constexpr (Shape::reversed && !Shape::gated)
         add_scaled(state, sum, a_.scale);
       else
         state.advance(factor, sum);
       if (Shape::plain && chain_.writes && a_.snapshot) keep(state, c);
-      if (Shape::dots && !Shape::reversed) keep_end(state, kept, c);
     }
-    if (Shape::dots && Shape::reversed) keep_at(state, kept, 0);
+    if constexpr (Shape::dots) keep_last(state, kept);
     if (chain_.writes && a_.state_out && chain_.out_row >= 0)
       state.store(a_.state_out, chain_.out_row, chain_.head, chain_.column);
   }
@@ -351,8 +363,17 @@ class GlaBlock90 {
     return *reinterpret_cast<ChainDecay*>(base_ + kShared.decays +
                                           at.stage * (GlaShared90<Shape>::kDecayPieces * 16));
   }
-  __device__ int64_t output_head(uint32_t j) const { return chain_.head * chain_.outputs + j; }
+  __device__ int64_t output_head(uint32_t j) const {
+    return chain_.head * chain_.outputs + j;
+  }
 
+  // Registers of an operand stay its own until here.
+  static __device__ __forceinline__ void hold(uint32_t (&x)[kChainTokens / 16][4]) {
+#pragma unroll
+    for (int k = 0; k < kChainTokens / 16; ++k)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(x[k][i])::"memory");
+  }
   // Rows [first, end) of a stage of K and V.
   __device__ void zero_rows(uint32_t tile, int first, int end) const {
     constexpr int kChunks = (TileQ::panels + 1) * kPanelChunks;
@@ -363,22 +384,36 @@ class GlaBlock90 {
                             : tile + TileQ::bytes + TileV::at(i / kChunks, chunk % kPanelChunks));
     }
   }
-  // What the gates' gradients take of the states: that after a chunk which ends a segment, and the
-  // one before the first.  `base` is where the first lies, -1: nowhere.
+  // To L2, as tma_load_box loads it.
+  static __device__ __forceinline__ void prefetch_box(const CUtensorMap& map, int column, int row,
+                                                      int head, int batch) {
+    asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];" ::"l"(&map),
+                 "r"(column), "r"(row), "r"(head), "r"(batch)
+                 : "memory");
+  }
+  // What the gates' gradients take of the states: those around segments.  Copies take turns, as far
+  // as all of them walk; copy 0 walks everything.  `base` is where the first lies, -1: nowhere.
   __device__ int kept_base() const {
-    if (!Shape::dots || !chain_.writes || !w_.kept) return -1;
+    if (!Shape::dots || !w_.kept) return -1;
     return static_cast<int>((GlaWork90::place(a_, chain_.run, 0) * a_.heads + chain_.head) *
                                 w_.tiles +
                             chain_.column / kChainColumns);
   }
-  __device__ void keep_end(const ChainState<D>& state, int base, int c) const {
+  // The state before the c-th chunk of the walk.
+  __device__ void keep_before(const ChainState<D>& state, int base, int c) const {
     constexpr int kChunks = GlaWork90::segment / kChainTokens;
-    const int end = chain_.chunk(c) + 1;
-    if (base >= 0 && (end % kChunks == 0 || end == chain_.chunks))
-      keep_at(state, base, (end + kChunks - 1) / kChunks);
+    const int at = chain_.chunk(c) + (Shape::reversed ? 1 : 0);  // chunks before the state
+    if (base < 0 || (at % kChunks && (!Shape::reversed || at != chain_.chunks))) return;
+    const int i = (at + kChunks - 1) / kChunks, copies = static_cast<int>(chain_.copies);
+    const int whose = chain_.begin == 0 && c + copies < chain_.chunks ? i % copies : 0;
+    if (whose == static_cast<int>(chain_.copy)) keep_at(state, base, i);
+  }
+  __device__ void keep_last(const ChainState<D>& state, int base) const {
+    constexpr int kChunks = GlaWork90::segment / kChainTokens;
+    if (base >= 0 && chain_.copy == 0)
+      keep_at(state, base, Shape::reversed ? 0 : (chain_.chunks + kChunks - 1) / kChunks);
   }
   __device__ void keep_at(const ChainState<D>& state, int base, int i) const {
-    if (base < 0) return;
     const int64_t place = base + int64_t{i} * static_cast<int>(a_.heads) * w_.tiles;
     float4* to = w_.kept + place * (D / 8 * 128) + threadIdx.x % 128;
 #pragma unroll
@@ -400,7 +435,7 @@ class GlaBlock90 {
                                          int64_t at) const {
     const uint32_t k = key_tile(key), v = k + TileQ::bytes;
     const int warp = threadIdx.x % 128 / 32, pair = threadIdx.x % 4 * 2;
-    const int row = 16 * warp + threadIdx.x % 32 / 4;
+    const int row = sm90::unhoisted(16 * warp + threadIdx.x % 32 / 4);
     float s[kSums][4], o[kSums][4];
     uint32_t p[kChainTokens / 16][4];
     queries_.wait(query);
@@ -459,7 +494,7 @@ class GlaBlock90 {
     const int head = sm90::unhoisted(static_cast<int>(chain_.head));
     const int column = sm90::unhoisted(static_cast<int>(chain_.column));
     const int batch = sm90::unhoisted(static_cast<int>(chain_.run.batch));
-#pragma unroll(Dtype == FOVEA_F16 ? 1 : 2)  // two at once would spill
+#pragma unroll(Dtype == FOVEA_F16 || !Shape::reversed ? 1 : 2)  // two at once would spill
     for (int h = 0; h < 2; ++h) {
       const int t = static_cast<int>(chain_.first(c)) + row + 8 * h;
       const bool wanted = t < static_cast<int>(chain_.run.count) &&
@@ -485,18 +520,18 @@ class GlaBlock90 {
       if (wanted && lane == 0 && Shape::reversed && w_.select)
         sum /= mantissa_of(w_.select(batch, s, head));
       if (wanted && lane == 0)
-        w_.dots[((column / kChainColumns * a_.b + batch) * a_.s + s) * a_.heads + head] = sum;
+        w_.dots[((column / kChainColumns * a_.heads + head) * a_.b + batch) * a_.s + s] = sum;
     }
   }
   // Rows have m of select = m 2^i where decays have it, else nothing of select.
   __device__ void times_select(float (&o)[kSums][4], int c, int row) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int64_t t = chain_.first(c) + row + 8 * h;
+      const int t = static_cast<int>(chain_.first(c)) + row + 8 * h;
       float by = 0;
       if (t < chain_.run.count) {
         by = w_.select(chain_.run.batch, chain_.run.begin + t, chain_.head);
-        if (Shape::gated && a_.select) by = (w_.unselected ? 1 : by) / mantissa_of(by);
+        if (Shape::gated && a_.select) by /= mantissa_of(by);
       }
 #pragma unroll
       for (int n = 0; n < kSums; ++n)
