@@ -3,11 +3,11 @@
 //   dq  first to last    what dO reads of H', which v and k move
 //   dk  last to first    what v reads of W', which dO and q move
 //   dv  last to first    what k reads of W, which q and dO move
-// W is the gradient of the state H.  Gates: with F_t = <H_t, W_t> after token t, dg_t + q_t . dq_t
-// = F_t + dg_(t+1) .., so dg_t = dg_(t+1) + q_t . dq_t - k_t . dk_t, which starts from <H, W> at
-// the end of a segment of 512 tokens.  There <H, W> at the segment's beginning is known too: what
-// the sum is off by there is taken back evenly, so rounding does not add up over a sequence. q . dq
-// and k . dk are of f32 rows, and a pair of tokens of one chunk adds the same bits to both.
+// W is the gradient of the state H that tokens after it make.  Gates of a head:
+//   dg_t = dg_(t+1) + q_t . dq_t - k_t . dk_t,   which begins with <H, W> at a segment's end
+// A segment has 512 tokens.  <H, W> at its beginning is known too.  What the sum is off by there is
+// taken back evenly, so rounding does not add up over a sequence.  q . dq and k . dk are of f32
+// rows, and a pair of tokens of one chunk adds the same bits to both.
 #include <algorithm>
 #include <vector>
 
