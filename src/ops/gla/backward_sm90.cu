@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// x_gla_backward on Hopper: three chains (forward_sm90.cuh), then the gradients of gates.
+// x_gla_backward on Hopper: three chains (backward_sm90.cuh), then the gradients of gates.
 //   dq  first to last    what dO reads of H', which v and k move
 //   dk  last to first    what v reads of W', which dO and q move
 //   dv  last to first    what k reads of W, which q and dO move
@@ -21,7 +21,7 @@
 #include "cuda/loop/chain.h"
 #include "cuda/loop/hopper.h"
 #include "cuda/loop/recur.h"
-#include "ops/gla/forward.cuh"
+#include "ops/gla/backward.cuh"
 #include "ops/gla/gla.h"
 
 namespace fovea {
@@ -31,21 +31,20 @@ using namespace cuda;
 
 constexpr char kOp[] = "x_gla_backward";
 constexpr int kThreads = 256;
-constexpr int64_t kSegment = GlaWork90::segment;
+constexpr int64_t kSegment = GlaGradientWork90::segment;
 
 // Every row of backward.inc in this build, narrow widths first.
-const std::vector<GlaInstance90>& instances() {
-  static const std::vector<GlaInstance90> rows = {
-#define FOVEA_INSTANCE(...) gla_sm90_instance<GlaConfig90 __VA_ARGS__>(),
+const std::vector<GlaGradientInstance90>& instances() {
+  static const std::vector<GlaGradientInstance90> rows = {
+#define FOVEA_INSTANCE(...) gla_gradient_sm90_instance<GlaGradientConfig90 __VA_ARGS__>(),
 #include "instances/gla_backward_sm90.inc"
 #undef FOVEA_INSTANCE
   };
   return rows;
 }
 
-const GlaInstance90* find(int32_t dtype, int64_t d, bool gated, int way) {
-  if (way == 0) return find_gla_forward(dtype, d, gated);
-  for (const GlaInstance90& row : instances())
+const GlaGradientInstance90* find(int32_t dtype, int64_t d, bool gated, int way) {
+  for (const GlaGradientInstance90& row : instances())
     if (row.dtype == dtype && row.d == d && row.gated == gated && row.way == way) return &row;
   return nullptr;
 }
@@ -83,7 +82,7 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t i = w % (g.segments + 1), rest = w / (g.segments + 1), head = rest % a.heads;
     const RunTokens run = a.run[rest / a.heads];
     if (i > (run.count + kSegment - 1) / kSegment) continue;
-    const int64_t place = GlaWork90::place(a, run, i) * a.heads + head;
+    const int64_t place = GlaGradientWork90::place(a, run, i) * a.heads + head;
     const float4 *states = g.states + place * pieces, *grads = g.grads + place * pieces;
     float sum = 0;
     const auto add = [&](float h, float w) {
@@ -115,8 +114,8 @@ __global__ void __launch_bounds__(kThreads)
     const RunTokens run = a.run[rest / a.heads];
     const int64_t first = i * kSegment, count = min(run.count - first, kSegment);
     if (count <= 0) continue;
-    const float begun = g.ends[GlaWork90::place(a, run, i) * a.heads + head];
-    const float ended = g.ends[GlaWork90::place(a, run, i + 1) * a.heads + head];
+    const float begun = g.ends[GlaGradientWork90::place(a, run, i) * a.heads + head];
+    const float ended = g.ends[GlaGradientWork90::place(a, run, i + 1) * a.heads + head];
     for (int n = 0; n < kEach; ++n) {
       const int t = n * kThreads + static_cast<int>(threadIdx.x);
       s_step[t] = t < count ? g.step(run, first + t, head) : 0.f;
@@ -220,10 +219,10 @@ __global__ void __launch_bounds__(kThreads)
 // ---- the plan
 
 struct Chain {
-  GlaWork90 work;
-  const GlaInstance90* run;  // nullptr: nobody asks for what it makes
-  Rows rows;                 // its output
-  Slot<float> terms;         // of its output, where the caller's tensor does not take it as it is
+  GlaGradientWork90 work;
+  const GlaGradientInstance90* run;  // nullptr: nobody asks for what it makes
+  Rows rows;                         // its output
+  Slot<float> terms;  // of its output, where the caller's tensor does not take it as it is
   Slot<float> dots, kept;
 };
 
@@ -235,9 +234,90 @@ struct BackwardPlan {
   Slot<double> sums;
 };
 
+// A chunk costs as much for few tokens as for 64.
+constexpr int64_t kLeastTokens = 64;
+constexpr int64_t kTokensMost = int64_t{1} << 30;  // tiles have 32-bit rows
+// More copies would all wait for the state.
+constexpr int64_t kCopiesMost = 16;
+
+const char* given(const Recur& a) {
+  if (a.gate_key) return "gate_key";
+  if (a.gate_value) return "gate_value";
+  if (a.bonus) return "bonus";
+  if (a.full) return "full";
+  if (a.read_before) return "read_before";
+  if (a.normalise || a.den) return "normalise";
+  if (a.map_q) return "map_q";
+  if (a.map_k) return "map_k";
+  return nullptr;
+}
+
+Text refuse_chain(const Context& ctx, const Recur& a) {
+  if (const int arch = device_info(ctx).arch; arch != 90) return reason_capability(arch, "9.0");
+  if (a.q.dtype != FOVEA_F16 && a.q.dtype != FOVEA_BF16) return reason_dtype(a.q.dtype);
+  if (const char* field = given(a)) return reason_given(field);
+  if (!a.v) return "v is not given";
+  if (Text why = refuse_width("e", a.e, kChainColumns); !why.empty()) return why;
+  if (a.run.token_max < kLeastTokens)
+    return Text("sequences of at most ") + Text::number(a.run.token_max) + " tokens, wanted " +
+           Text::number(kLeastTokens);
+  if (a.run.token_max > kTokensMost || a.s > kTokensMost) return "more than 2^30 tokens";
+  // TMA has no empty tensor: it would read one row.
+  if (!a.b || !a.heads || !a.heads_out || !a.e || !a.run.count)
+    return "there are no sequences, heads or columns";
+  return "";
+}
+
+// The bytes of a state tensor, from first to last.
+struct Span {
+  uintptr_t first, end;
+  Span(const Floats<4>& x, int64_t rows, const Recur& a) {
+    const int64_t extent[4] = {rows, a.heads, a.d, a.e}, size = dtype_bytes(x.dtype);
+    int64_t low = 0, high = 1;
+    for (int i = 0; i < 4; ++i) {
+      const int64_t reach = (extent[i] - 1) * x.view.stride[i];
+      (reach < 0 ? low : high) += reach;
+    }
+    const auto base = reinterpret_cast<uintptr_t>(x.view.data);
+    first = base + static_cast<uintptr_t>(low * size);
+    end = base + static_cast<uintptr_t>(high * size);
+  }
+  bool meets(const Span& other) const { return first < other.end && other.first < end; }
+};
+
+// Whether states may be written where the call reads them.
+bool in_place(const Recur& a) {
+  if (!a.state_in || a.run.slots < 1) return false;
+  const Span in(a.state_in, a.run.slots, a);
+  return a.state_out && a.run.slots_out > 0 && in.meets(Span(a.state_out, a.run.slots_out, a));
+}
+
+// Copies of a chain, so many that every multiprocessor has a block.  Those that write a state over
+// the one that they read start as a cluster: two fit everywhere.
+int64_t copies_of(const Context& ctx, const Recur& a, int64_t chains, bool together) {
+  if (!a.o) return 1;
+  const int64_t chunks = ceil_div(a.run.token_max, kChainTokens);
+  const int64_t most = std::min(kCopiesMost, chunks * a.outputs());
+  const int64_t copies = clamp_i64(device_info(ctx).multiprocessors / chains, 1, most);
+  return together ? std::min<int64_t>(copies, 2) : copies;
+}
+
+Text spread_chains(const Context& ctx, GlaGradientWork90& work) {
+  const Recur& a = work.a;
+  work.tiles = static_cast<int32_t>(a.e / kChainColumns);
+  if (__builtin_mul_overflow(a.run.count * a.heads, int64_t{work.tiles}, &work.blocks) ||
+      work.blocks > kTokensMost / kCopiesMost)
+    return "more than 2^26 chains";
+  const bool together = in_place(a);
+  const int64_t copies = copies_of(ctx, a, work.blocks, together);
+  work.copies = static_cast<int32_t>(copies), work.cluster = together ? work.copies : 1;
+  work.blocks *= copies;
+  return "";
+}
+
 Text refuses(const Context& ctx, const RecurBackward& b) {
   const Recur& a = b.forward;
-  if (Text why = refuse_gla_chain(ctx, a); !why.empty()) return why;
+  if (Text why = refuse_chain(ctx, a); !why.empty()) return why;
   if (Text why = refuse_width("d", a.d, kChainColumns); !why.empty()) return why;
   if (!a.o) return "dout is not given";
   if (a.o.dtype != a.q.dtype) return reason_dtype("dout.dtype", a.o.dtype, a.q.dtype, "q");
@@ -311,7 +391,7 @@ void add_output(BackwardPlan& p, Chain& chain, RecurGradient what, Plan& plan, i
 }
 
 Text map_chain(Chain& chain, const char* q, const char* k, const char* v) {
-  GlaWork90& w = chain.work;
+  GlaGradientWork90& w = chain.work;
   const Recur& a = w.a;
   return map_each({{q, {a.q.view, a.q.dtype, a.b, a.s, a.h, a.d, kChainTokens}, w.q},
                    {k, {a.k.view, a.k.dtype, a.b, a.s, a.g, a.d, kChainTokens}, w.k},
@@ -320,7 +400,7 @@ Text map_chain(Chain& chain, const char* q, const char* k, const char* v) {
 
 Text finish_chain(const Context& ctx, const Recur& all, Chain& chain, bool gated, int way,
                   const char* q, const char* k, const char* v) {
-  GlaWork90& w = chain.work;
+  GlaGradientWork90& w = chain.work;
   chain.run = find(w.a.q.dtype, w.a.d, gated, way);
   if (!chain.run) return no_instance(all.q.dtype, "d", all.d, "e", all.e);
   if (Text why = spread_chains(ctx, w); !why.empty()) return why;
@@ -337,7 +417,7 @@ Text finish_chain(const Context& ctx, const Recur& all, Chain& chain, bool gated
 void launch_chain(Context& ctx, const Recur& a, const Chain& chain, void* base) {
   if (!chain.run) return;
   const Rows& rows = chain.rows;
-  GlaWork90 w = chain.work;
+  GlaGradientWork90 w = chain.work;
   if (chain.terms.count)
     w.a.o.view.data = chain.terms.at(base);
   else if (rows.out && (a.run.ragged() || (rows.of_q && a.run.output_from)))
@@ -432,7 +512,7 @@ Text offer(const Context& ctx, const RecurBackward& b, Plan& plan) {
         !why.empty())
       return why;
   if (p.gates) {
-    const int64_t places = GlaWork90::places(a);
+    const int64_t places = GlaGradientWork90::places(a);
     p.q.dots = space.add<float>(dots, a.b, a.s, a.heads);
     p.q.kept = space.add<float>(places, a.heads, a.d, a.e);
     p.k.kept = space.add<float>(places, a.heads, a.d, a.e);

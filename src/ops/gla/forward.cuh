@@ -5,7 +5,6 @@
 #include <cuda.h>  // CUtensorMap; nothing of libcuda is linked
 
 #include "core/recur.h"
-#include "core/text.h"
 #include "cuda/device.h"
 
 namespace fovea::cuda {
@@ -17,27 +16,11 @@ struct GlaWork90 {
   int32_t copies;   // blocks that share the outputs of a chain
   int32_t cluster;  // of copies: none writes a state before all have read theirs
   int64_t blocks;
-
-  // Of the backward's chains; zeros otherwise.
-  Floats<3> select;   // factor of an output's row (batch, token, head)
-  Floats<4> partner;  // 16 bits: rows whose dots with the outputs' are kept
-  CUtensorMap partner_map;
-  int32_t partner_share;  // heads that share one of the partner's
-  float* dots;            // (e / 64, heads, b, s)
-  float4* kept;  // states in f32 around segments, (place, heads, e / 64), as lanes have them
-  static constexpr int64_t segment = 512;  // tokens between those, a multiple of 64
-
-  // Of the state before token i * segment of a sequence, or after its last.
-  static FOVEA_HD int64_t place(const Recur& a, const RunTokens& run, int64_t i) {
-    return (run.batch * a.s + run.begin) / segment + 2 * run.sequence + i;
-  }
-  static int64_t places(const Recur& a) { return a.b * a.s / segment + 2 * a.run.count + 1; }
 };
 
 struct GlaInstance90 {
   int32_t dtype, d;
   bool gated;
-  int way;
   void (*launch)(Context&, const GlaWork90&);
 };
 
@@ -47,15 +30,7 @@ struct GlaConfig90 {
   int gated;    // there is a head gate, or select
   int stages;   // of K and V
   int queries;  // stages of Q
-  int way = 0;  // 1, 2: chains of the backward, forward_sm90.cuh
 };
-
-// forward_sm90.cu, also of the backward: why the chains do not take a call, or "".
-Text refuse_gla_chain(const Context& ctx, const Recur& a);
-// Copies, clusters and blocks of the chains of work.a; or why it has too many.
-Text spread_chains(const Context& ctx, GlaWork90& work);
-// Of forward.inc in this build; nullptr: none.
-const GlaInstance90* find_gla_forward(int32_t dtype, int64_t d, bool gated);
 
 // Explicitly instantiated, one file for each width.
 template <GlaConfig90 C>

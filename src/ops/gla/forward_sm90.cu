@@ -45,14 +45,14 @@ const char* given(const Recur& a) {
   return nullptr;
 }
 
-}  // namespace
-
-Text cuda::refuse_gla_chain(const Context& ctx, const Recur& a) {
+Text refuses(const Context& ctx, const Recur& a) {
   if (const int arch = device_info(ctx).arch; arch != 90) return reason_capability(arch, "9.0");
   if (a.q.dtype != FOVEA_F16 && a.q.dtype != FOVEA_BF16) return reason_dtype(a.q.dtype);
   if (const char* field = given(a)) return reason_given(field);
   if (!a.v) return "v is not given";
   if (Text why = refuse_width("e", a.e, kChainColumns); !why.empty()) return why;
+  if (a.snapshot && a.run.every % kChainTokens)
+    return reason("snapshot_every", a.run.every, "a multiple of 64");
   if (a.run.token_max < kLeastTokens)
     return Text("sequences of at most ") + Text::number(a.run.token_max) + " tokens, wanted " +
            Text::number(kLeastTokens);
@@ -60,15 +60,6 @@ Text cuda::refuse_gla_chain(const Context& ctx, const Recur& a) {
   // TMA has no empty tensor: it would read one row.
   if (!a.b || !a.heads || !a.heads_out || !a.e || !a.run.count)
     return "there are no sequences, heads or columns";
-  return "";
-}
-
-namespace {
-
-Text refuses(const Context& ctx, const Recur& a) {
-  if (Text why = refuse_gla_chain(ctx, a); !why.empty()) return why;
-  if (a.snapshot && a.run.every % kChainTokens)
-    return reason("snapshot_every", a.run.every, "a multiple of 64");
   if (a.outputs() > INT_MAX) return "more than 2^31 heads of o";
   const int64_t extent[3] = {a.b, a.s, a.heads_out};
   if (a.o && !in_pieces(a.o.view, extent, a.o.dtype == FOVEA_F32 ? 4 : 8)) return reason_rows("o");
@@ -112,13 +103,15 @@ int64_t copies_of(const Context& ctx, const Recur& a, int64_t chains, bool toget
   return together ? std::min<int64_t>(copies, 2) : copies;
 }
 
-}  // namespace
-
-namespace cuda {
-
-Text spread_chains(const Context& ctx, GlaWork90& work) {
-  const Recur& a = work.a;
-  work.tiles = static_cast<int32_t>(a.e / kChainColumns);
+Text offer(const Context& ctx, const Recur& a, Plan& plan) {
+  if (Text why = refuses(ctx, a); !why.empty()) return why;
+  const bool gated = a.gate_head || a.select;
+  const GlaInstance90* found = nullptr;
+  for (const GlaInstance90& row : instances())
+    if (row.dtype == a.q.dtype && row.d == a.d && row.gated == gated) found = &row;
+  if (!found) return no_instance(a.q.dtype, "d", a.d, "e", a.e);
+  GlaWork90 work{};
+  work.a = a, work.tiles = static_cast<int32_t>(a.e / kChainColumns);
   if (__builtin_mul_overflow(a.run.count * a.heads, int64_t{work.tiles}, &work.blocks) ||
       work.blocks > kTokensMost / kCopiesMost)
     return "more than 2^26 chains";
@@ -126,34 +119,13 @@ Text spread_chains(const Context& ctx, GlaWork90& work) {
   const int64_t copies = copies_of(ctx, a, work.blocks, together);
   work.copies = static_cast<int32_t>(copies), work.cluster = together ? work.copies : 1;
   work.blocks *= copies;
-  return "";
-}
-
-const GlaInstance90* find_gla_forward(int32_t dtype, int64_t d, bool gated) {
-  for (const GlaInstance90& row : instances())
-    if (row.dtype == dtype && row.d == d && row.gated == gated) return &row;
-  return nullptr;
-}
-
-}  // namespace cuda
-
-namespace {
-
-Text offer(const Context& ctx, const Recur& a, Plan& plan) {
-  if (Text why = refuses(ctx, a); !why.empty()) return why;
-  const bool gated = a.gate_head || a.select;
-  const GlaInstance90* found = find_gla_forward(a.q.dtype, a.d, gated);
-  if (!found) return no_instance(a.q.dtype, "d", a.d, "e", a.e);
-  GlaWork90 work{};
-  work.a = a;
-  if (Text why = spread_chains(ctx, work); !why.empty()) return why;
   if (Text why = map_each({{"q", {a.q.view, a.q.dtype, a.b, a.s, a.h, a.d, kChainTokens}, work.q},
                            {"k", {a.k.view, a.k.dtype, a.b, a.t, a.g, a.d, kChainTokens}, work.k},
                            {"v", {a.v.view, a.v.dtype, a.b, a.t, a.x, a.e, kChainTokens}, work.v}});
       !why.empty())
     return why;
   plan.kernel += Text(".") + dtype_name(a.q.dtype) + ".d" + Text::number(a.d) +
-                 (gated ? ".head" : ".plain") + ".x" + Text::number(work.copies);
+                 (gated ? ".head" : ".plain") + ".x" + Text::number(copies);
   plan.launch = [work, found](Context& ctx, void*) { found->launch(ctx, work); };
   return "";
 }

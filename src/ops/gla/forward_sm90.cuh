@@ -10,11 +10,6 @@
 //   Warpgroups 2 and 3: outputs in turn, 64 tokens as rows.  Scores stay in registers as
 //   attention's do.
 // Rows of K and V past a sequence's last token are zeroed by the producer: 0 times NaN is NaN.
-// The gradients are such chains too (plan: backward_sm90.cu), with the operands in other roles.
-//   way 0, 1   dQ = scale e^P . (dO H') + (scale select tril(dO V') . e^D) K: as above, of H'
-//   way 2      dV = select (e^S . (K W) + (scale tril(Q K') . e^D)' dO),  W the gradient of H
-//              dK the same of V, dO, Q; chunks go from the last to the first, W = e^G W + ..
-// Way 1 and gated way 2 keep dots of their rows with q or k, and states: dgate is made of these.
 // Shared memory: stages of K, V and decays; of Q; two of H [value][key] in 16 bits.
 //
 //   | barrier    | who arrives                      | who waits       | what it guards           |
@@ -28,19 +23,15 @@
 //   | cluster    | every thread                     | state           | state_in, to be written  |
 #pragma once
 #include "cuda/launch.h"
-#include "cuda/loop/chain_reversed_sm90.cuh"
 #include "cuda/loop/chain_sm90.cuh"
 #include "ops/gla/forward.cuh"
 
 namespace fovea::cuda {
 
-template <int Dtype_, int D_, bool Gated_, int Stages_, int Queries_, int Way_ = 0>
+template <int Dtype_, int D_, bool Gated_, int Stages_, int Queries_>
 struct GlaShape90 {
   static constexpr int Dtype = Dtype_, D = D_, Stages = Stages_, QStages = Queries_;
   static constexpr bool gated = Gated_;
-  static constexpr bool plain = Way_ == 0;           // a call's own: skip and snapshots
-  static constexpr bool reversed = Way_ == 2;        // in time
-  static constexpr bool dots = Way_ != 0 && Gated_;  // dots and states may be kept
   using TileQ = Swizzled<kChainTokens, D>;
   using TileV = Swizzled<kChainTokens, kChainColumns>;
   using TileH = Swizzled<kChainColumns, D>;
@@ -68,13 +59,11 @@ struct GlaShared90 : sm90::SharedLayout {
   static constexpr int kDecayPieces = (sizeof(ChainDecay) + 15) / 16;
 };
 
-// The block's part of its chain.  A chunk is told by its place in the walk.
-template <bool Reversed>
+// The block's part of its chain.
 struct GlaChain90 {
   RunTokens run;
   int64_t head, column, out_row;
   uint32_t copy, copies, outputs;
-  int chunks;      // of the sequence
   int begin, end;  // chunks that have outputs, from the first on; that the block walks
   bool writes, has_output;
 
@@ -87,10 +76,10 @@ struct GlaChain90 {
     run = a.run[block / heads];
     outputs = static_cast<uint32_t>(a.outputs());
     out_row = a.run.out_row(run.sequence);
-    writes = copy == 0 && (a.state_out || a.snapshot || w.kept);
-    has_output = a.o || w.dots;
-    begin = Reversed ? 0 : static_cast<int>(run.from / kChainTokens);
-    chunks = static_cast<int>((run.count + kChainTokens - 1) / kChainTokens), end = chunks;
+    writes = copy == 0 && (a.state_out || a.snapshot);
+    has_output = static_cast<bool>(a.o);
+    begin = static_cast<int>(run.from / kChainTokens);
+    end = static_cast<int>((run.count + kChainTokens - 1) / kChainTokens);
     if (!writes)
       while (end > 0 && !owns(end - 1)) --end;
   }
@@ -108,12 +97,7 @@ struct GlaChain90 {
   __device__ bool has(int chunk, uint32_t turn) const {
     return has_output && chunk >= begin && turn < outputs;
   }
-  __device__ int chunk(int place) const { return Reversed ? chunks - 1 - place : place; }
-  __device__ int64_t first(int place) const { return int64_t{chunk(place)} * kChainTokens; }
-  // Rows of a chunk before `from`, which no output has.
-  __device__ int64_t before(int chunk) const {
-    return Reversed ? clamp_i64(run.from - first(chunk), 0, kChainTokens) : 0;
-  }
+  __device__ int64_t first(int chunk) const { return int64_t{chunk} * kChainTokens; }
 };
 
 // The first output of a chunk whose rows the block writes; each `copies`-th one follows.  Past the
@@ -121,8 +105,7 @@ struct GlaChain90 {
 struct GlaTurn90 {
   uint32_t first, step, copies;
 
-  template <class Chain>
-  __device__ explicit GlaTurn90(const Chain& chain)
+  __device__ explicit GlaTurn90(const GlaChain90& chain)
       : first(chain.copy), step(chain.outputs % chain.copies), copies(chain.copies) {}
   __device__ void next() { first = first < step ? first + copies - step : first - step; }
 };
@@ -171,11 +154,10 @@ class GlaBlock90 {
     typename Shape::Keys::State key;
     typename Shape::Queries::State query;
     GlaTurn90 turn(chain_);
-    uint32_t tails = 0;
     const int query_head = static_cast<int>(a_.query_head(output_head(0)));
     for (int c = 0; c < chain_.end; ++c, key.next(), turn.next()) {
       const int row = static_cast<int>(chain_.run.begin + chain_.first(c));
-      const int64_t left = chain_.run.count - chain_.first(c), before = chain_.before(c);
+      const int64_t left = chain_.run.count - chain_.first(c);
       const uint32_t tile = key_tile(key);
       keys_.acquire(key);
       const auto load = [&](uint32_t barrier) {
@@ -185,13 +167,19 @@ class GlaBlock90 {
         sm90::tma_load_box(tile + TileQ::bytes, w_.v, barrier, static_cast<int>(chain_.column), row,
                            value_head, batch);
       };
-      if (left >= kChainTokens && before == 0) {
+      if (left >= kChainTokens) {
         load(keys_.full(key));
       } else {
         load(at_ + kShared.tail);
-        sm90::barrier_wait(at_ + kShared.tail, tails++ & 1);
-        zero_rows(tile, 0, static_cast<int>(before));
-        zero_rows(tile, static_cast<int>(left), kChainTokens);
+        sm90::barrier_wait(at_ + kShared.tail, 0);
+        constexpr int kChunks = (TileQ::panels + 1) * kPanelChunks;
+        for (int i = static_cast<int>(left) * kChunks + lane; i < kChainTokens * kChunks; i += 32) {
+          const int chunk = i % kChunks;
+          sm90::store_zeros(chunk < TileQ::panels * kPanelChunks
+                                ? tile + TileQ::at(i / kChunks, chunk)
+                                : tile + TileQ::bytes +
+                                      TileV::at(i / kChunks, chunk % kPanelChunks));
+        }
         sm90::fence_shared();
         __syncwarp();
         if (lane == 0) keys_.arrive(key);
@@ -199,9 +187,6 @@ class GlaBlock90 {
       if (!chain_.has(c, turn.first)) continue;
       for (uint32_t j = turn.first; j < chain_.outputs; j += chain_.copies) {
         queries_.acquire(query);
-        if (Shape::dots && lane == 0 && w_.dots)
-          prefetch_box(w_.partner_map, static_cast<int>(chain_.column), row,
-                       static_cast<int>(chain_.head) / w_.partner_share, batch);
         if (lane == 0)
           sm90::tma_load_tile<TileQ>(
               q_tile(query), w_.q, queries_.full(query), row,
@@ -229,9 +214,6 @@ class GlaBlock90 {
     for (int c = warp - 1; c < chain_.end; c += kGateWarps, skip(kGateWarps)) {
       ChainGates gates = next;
       gates.map(a_, shift, rate, left(c));
-      if constexpr (Shape::reversed)
-        gates.select[0] = mantissa_of(gates.select[0]),
-        gates.select[1] = mantissa_of(gates.select[1]);
       load(c + kGateWarps);
       keys_.acquire(key);
       gates.decays(decay(key), a_.scale);
@@ -244,7 +226,7 @@ class GlaBlock90 {
   __device__ void move_state() const {
     ChainState<D> state;
     float sum[D / 8][4];
-    uint32_t values[kChainTokens / 16][4], next[kChainTokens / 16][4];  // with gates
+    uint32_t values[kChainTokens / 16][4];  // with gates
     state.load(a_.state_in, a_.state_in ? chain_.run.state : -1, chain_.head, chain_.column);
     if (w_.cluster > 1) sm90::cluster_arrive(), sm90::cluster_wait();
     typename Shape::Keys::State key;
@@ -254,19 +236,9 @@ class GlaBlock90 {
     const auto take = [&](const KeyState& at) {
       keys_.wait(at);
       if constexpr (Shape::gated)
-        load_values<Dtype>(next, key_tile(at) + TileQ::bytes,
-                           Shape::reversed ? decay(at).row : decay(at).suffix);
+        load_values<Dtype>(values, key_tile(at) + TileQ::bytes, decay(at).suffix);
     };
-    const auto turn_values = [&] {
-      if constexpr (Shape::gated) {
-#pragma unroll
-        for (int k = 0; k < kChainTokens / 16; ++k)
-#pragma unroll
-          for (int i = 0; i < 4; ++i) values[k][i] = next[k][i];
-      }
-    };
-    const int kept = kept_base();
-    if (chain_.end > 0) take(key), turn_values();
+    if (chain_.end > 0) take(key);
     for (int c = 0; c < chain_.end; ++c, turn.next()) {
       const uint32_t k = key_tile(key), v = k + TileQ::bytes;
       const uint64_t b = sm90::descriptor(k, TileQ::panel_bytes);
@@ -287,24 +259,16 @@ class GlaBlock90 {
         sm90::barrier_arrive_warp(states_.full(slot));
         slot.next();
       }
-      // After the fence above, which would wait for these stores.
-      if constexpr (Shape::dots) keep_before(state, kept, c);
       const KeyState at = key;
       key.next();
-      if (c + 1 < chain_.end) take(key);
       sm90::wait<0>();
       sm90::pin(sum);
       keys_.release(at);
       // The product reads registers until it ends: V of the next chunk may not take them before.
-      if constexpr (Shape::gated) hold(values);
-      if (c + 1 < chain_.end) turn_values();
-      if constexpr (Shape::reversed && !Shape::gated)
-        add_scaled(state, sum, a_.scale);
-      else
-        state.advance(factor, sum);
-      if (Shape::plain && chain_.writes && a_.snapshot) keep(state, c);
+      if (c + 1 < chain_.end) take(key);
+      state.advance(factor, sum);
+      if (chain_.writes && a_.snapshot) keep(state, c);
     }
-    if constexpr (Shape::dots) keep_last(state, kept);
     if (chain_.writes && a_.state_out && chain_.out_row >= 0)
       state.store(a_.state_out, chain_.out_row, chain_.head, chain_.column);
   }
@@ -363,66 +327,10 @@ class GlaBlock90 {
     return *reinterpret_cast<ChainDecay*>(base_ + kShared.decays +
                                           at.stage * (GlaShared90<Shape>::kDecayPieces * 16));
   }
-  __device__ int64_t output_head(uint32_t j) const {
-    return chain_.head * chain_.outputs + j;
-  }
-
-  // Registers of an operand stay its own until here.
-  static __device__ __forceinline__ void hold(uint32_t (&x)[kChainTokens / 16][4]) {
-#pragma unroll
-    for (int k = 0; k < kChainTokens / 16; ++k)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(x[k][i])::"memory");
-  }
-  // Rows [first, end) of a stage of K and V.
-  __device__ void zero_rows(uint32_t tile, int first, int end) const {
-    constexpr int kChunks = (TileQ::panels + 1) * kPanelChunks;
-    for (int i = first * kChunks + static_cast<int>(threadIdx.x % 32); i < end * kChunks; i += 32) {
-      const int chunk = i % kChunks;
-      sm90::store_zeros(chunk < TileQ::panels * kPanelChunks
-                            ? tile + TileQ::at(i / kChunks, chunk)
-                            : tile + TileQ::bytes + TileV::at(i / kChunks, chunk % kPanelChunks));
-    }
-  }
-  // To L2, as tma_load_box loads it.
-  static __device__ __forceinline__ void prefetch_box(const CUtensorMap& map, int column, int row,
-                                                      int head, int batch) {
-    asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];" ::"l"(&map),
-                 "r"(column), "r"(row), "r"(head), "r"(batch)
-                 : "memory");
-  }
-  // What the gates' gradients take of the states: those around segments.  Copies take turns, as far
-  // as all of them walk; copy 0 walks everything.  `base` is where the first lies, -1: nowhere.
-  __device__ int kept_base() const {
-    if (!Shape::dots || !w_.kept) return -1;
-    return static_cast<int>((GlaWork90::place(a_, chain_.run, 0) * a_.heads + chain_.head) *
-                                w_.tiles +
-                            chain_.column / kChainColumns);
-  }
-  // The state before the c-th chunk of the walk.
-  __device__ void keep_before(const ChainState<D>& state, int base, int c) const {
-    constexpr int kChunks = GlaWork90::segment / kChainTokens;
-    const int at = chain_.chunk(c) + (Shape::reversed ? 1 : 0);  // chunks before the state
-    if (base < 0 || (at % kChunks && (!Shape::reversed || at != chain_.chunks))) return;
-    const int i = (at + kChunks - 1) / kChunks, copies = static_cast<int>(chain_.copies);
-    const int whose = chain_.begin == 0 && c + copies < chain_.chunks ? i % copies : 0;
-    if (whose == static_cast<int>(chain_.copy)) keep_at(state, base, i);
-  }
-  __device__ void keep_last(const ChainState<D>& state, int base) const {
-    constexpr int kChunks = GlaWork90::segment / kChainTokens;
-    if (base >= 0 && chain_.copy == 0)
-      keep_at(state, base, Shape::reversed ? 0 : (chain_.chunks + kChunks - 1) / kChunks);
-  }
-  __device__ void keep_at(const ChainState<D>& state, int base, int i) const {
-    const int64_t place = base + int64_t{i} * static_cast<int>(a_.heads) * w_.tiles;
-    float4* to = w_.kept + place * (D / 8 * 128) + threadIdx.x % 128;
-#pragma unroll
-    for (int j = 0; j < D / 8; ++j)
-      __stcs(to + 128 * j, make_float4(state.x[j][0], state.x[j][1], state.x[j][2], state.x[j][3]));
-  }
+  __device__ int64_t output_head(uint32_t j) const { return chain_.head * chain_.outputs + j; }
 
   __device__ void keep(ChainState<D>& state, int c) const {
-    const int64_t tokens = chain_.first(c) + kChainTokens;
+    const int64_t tokens = chain_.first(c + 1);
     if (tokens > chain_.run.count || tokens % a_.run.every) return;
     const int64_t i = tokens / a_.run.every - 1;
     if (i >= a_.run.kept) return;
@@ -435,7 +343,7 @@ class GlaBlock90 {
                                          int64_t at) const {
     const uint32_t k = key_tile(key), v = k + TileQ::bytes;
     const int warp = threadIdx.x % 128 / 32, pair = threadIdx.x % 4 * 2;
-    const int row = sm90::unhoisted(16 * warp + threadIdx.x % 32 / 4);
+    const int row = 16 * warp + threadIdx.x % 32 / 4;
     float s[kSums][4], o[kSums][4];
     uint32_t p[kChainTokens / 16][4];
     queries_.wait(query);
@@ -450,15 +358,8 @@ class GlaBlock90 {
     float factor[2] = {a_.scale, a_.scale};
     if constexpr (Shape::gated) {
       const ChainDecay& d = decay(key);
-      const float* factors = Shape::reversed ? d.suffix : d.row;
-      if constexpr (Shape::reversed)
-        weigh_later<Dtype>(p, s, d);
-      else
-        weigh_scores<Dtype>(p, s, d);
-      factor[0] = factors[row], factor[1] = factors[row + 8];
-    } else if constexpr (Shape::reversed) {
-      weigh_later<Dtype>(p, s, a_.scale);
-      factor[0] = factor[1] = 1;
+      weigh_scores<Dtype>(p, s, d);
+      factor[0] = d.row[row], factor[1] = d.row[row + 8];
     } else {
       weigh_scores<Dtype>(p, s, a_.scale);
     }
@@ -478,65 +379,8 @@ class GlaBlock90 {
     sm90::commit();
     sm90::wait<0>();
     sm90::pin(o);
-    if (Shape::plain && a_.skip) add_skip(o, base_ + (v - at_), row);
-    if constexpr (Shape::dots)
-      if (w_.dots) add_dots(o, c, row);
-    if constexpr (Shape::reversed)
-      if (w_.select) times_select(o, c, row);
-    if (Shape::dots && !a_.o) return;
+    if (a_.skip) add_skip(o, base_ + (v - at_), row);
     store(o, c, j, row, at);
-  }
-
-  // Of the lane's rows with those of `partner`, over the chain's columns.
-  __device__ void add_dots(const float (&o)[kSums][4], int c, int row) const {
-    const int lane = threadIdx.x % 4;
-    // Addresses that left the loop would hold registers across it.
-    const int head = sm90::unhoisted(static_cast<int>(chain_.head));
-    const int column = sm90::unhoisted(static_cast<int>(chain_.column));
-    const int batch = sm90::unhoisted(static_cast<int>(chain_.run.batch));
-#pragma unroll(Dtype == FOVEA_F16 || !Shape::reversed ? 1 : 2)  // two at once would spill
-    for (int h = 0; h < 2; ++h) {
-      const int t = static_cast<int>(chain_.first(c)) + row + 8 * h;
-      const bool wanted = t < static_cast<int>(chain_.run.count) &&
-                          (Shape::reversed || t >= static_cast<int>(chain_.run.from));
-      const int64_t s = sm90::unhoisted(chain_.run.begin) + t;
-      const auto* from = w_.partner.view.template as<uint16_t>() +
-                         w_.partner.offset(batch, s, head / w_.partner_share, column + 8 * lane);
-      float sum = 0;
-#pragma unroll
-      for (int m = 0; m < kSums; m += 4) {
-        const uint4 got = wanted ? *reinterpret_cast<const uint4*>(from + 8 * m) : uint4{};
-        uint32_t words[4] = {got.x, got.y, got.z, got.w};
-        quad_transpose(words);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float2 x = unpack<Dtype>(words[i]);
-          sum = fmaf(h ? o[m + i][2] : o[m + i][0], x.x, sum);
-          sum = fmaf(h ? o[m + i][3] : o[m + i][1], x.y, sum);
-        }
-      }
-      sum += __shfl_xor_sync(~0u, sum, 1);
-      sum += __shfl_xor_sync(~0u, sum, 2);
-      if (wanted && lane == 0 && Shape::reversed && w_.select)
-        sum /= mantissa_of(w_.select(batch, s, head));
-      if (wanted && lane == 0)
-        w_.dots[((column / kChainColumns * a_.heads + head) * a_.b + batch) * a_.s + s] = sum;
-    }
-  }
-  // Rows have m of select = m 2^i where decays have it, else nothing of select.
-  __device__ void times_select(float (&o)[kSums][4], int c, int row) const {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int t = static_cast<int>(chain_.first(c)) + row + 8 * h;
-      float by = 0;
-      if (t < chain_.run.count) {
-        by = w_.select(chain_.run.batch, chain_.run.begin + t, chain_.head);
-        if (Shape::gated && a_.select) by /= mantissa_of(by);
-      }
-#pragma unroll
-      for (int n = 0; n < kSums; ++n)
-        o[n][2 * h] = decayed(by, o[n][2 * h]), o[n][2 * h + 1] = decayed(by, o[n][2 * h + 1]);
-    }
   }
 
   __device__ void add_skip(float (&o)[kSums][4], const unsigned char* v, int row) const {
@@ -567,7 +411,7 @@ class GlaBlock90 {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int64_t t = sm90::unhoisted(chain_.first(c) + row + 8 * h);
-      const bool wanted = t < chain_.run.count && (Shape::reversed || t >= chain_.run.from);
+      const bool wanted = t < chain_.run.count && t >= chain_.run.from;
       const int64_t to =
           first + (chain_.first(c) + 8 * h) * a_.o.view.stride[1] + j * a_.o.view.stride[2];
       if (a_.o.dtype == FOVEA_F32) {
@@ -598,7 +442,7 @@ class GlaBlock90 {
   typename Shape::Keys keys_;
   typename Shape::Queries queries_;
   typename Shape::States states_;
-  GlaChain90<Shape::reversed> chain_;
+  GlaChain90 chain_;
 };
 
 template <class Shape>
@@ -625,15 +469,14 @@ __global__ void __launch_bounds__(Shape::threads, 1)
 
 template <GlaConfig90 C>
 GlaInstance90 gla_sm90_instance() {
-  using Shape = GlaShape90<C.dtype, C.d, C.gated != 0, C.stages, C.queries, C.way>;
+  using Shape = GlaShape90<C.dtype, C.d, C.gated != 0, C.stages, C.queries>;
   constexpr auto launcher = [](Context& ctx, const GlaWork90& work) {
     constexpr int kShared = GlaBlock90<Shape>::shared_bytes;
     static_assert(kShared <= 227 * 1024);
-    launch_clusters<gla_forward_sm90_kernel<Shape>>(ctx, C.way ? "x_gla_backward" : "x_gla_forward",
-                                                    work.blocks, work.cluster, Shape::threads,
-                                                    kShared, work);
+    launch_clusters<gla_forward_sm90_kernel<Shape>>(ctx, "x_gla_forward", work.blocks, work.cluster,
+                                                    Shape::threads, kShared, work);
   };
-  return {C.dtype, C.d, C.gated != 0, C.way, launcher};
+  return {C.dtype, C.d, C.gated != 0, launcher};
 }
 
 }  // namespace fovea::cuda

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Between the launcher of x_gla_backward and its tuned instances (backward.inc), which are compiled
+// apart.
+#pragma once
+#include <cuda.h>  // CUtensorMap; nothing of libcuda is linked
+
+#include "core/recur.h"
+#include "cuda/device.h"
+
+namespace fovea::cuda {
+
+struct GlaGradientWork90 {
+  Recur a;
+  CUtensorMap q, k, v;
+  int32_t tiles;    // of 64 value columns
+  int32_t copies;   // blocks that share the outputs of a chain
+  int32_t cluster;  // of copies: none writes a state before all have read theirs
+  int64_t blocks;
+
+  Floats<3> select;   // factor of an output's row (batch, token, head)
+  Floats<4> partner;  // 16 bits: rows whose dots with the outputs' are kept
+  CUtensorMap partner_map;
+  int32_t partner_share;  // heads that share one of the partner's
+  float* dots;            // (e / 64, heads, b, s)
+  float4* kept;  // states in f32 around segments, (place, heads, e / 64), as lanes have them
+  static constexpr int64_t segment = 512;  // tokens between those, a multiple of 64
+
+  // Of the state before token i * segment of a sequence, or after its last.
+  static FOVEA_HD int64_t place(const Recur& a, const RunTokens& run, int64_t i) {
+    return (run.batch * a.s + run.begin) / segment + 2 * run.sequence + i;
+  }
+  static int64_t places(const Recur& a) { return a.b * a.s / segment + 2 * a.run.count + 1; }
+};
+
+struct GlaGradientInstance90 {
+  int32_t dtype, d;
+  bool gated;
+  int way;
+  void (*launch)(Context&, const GlaGradientWork90&);
+};
+
+// A row of backward.inc.
+struct GlaGradientConfig90 {
+  int dtype, d;
+  int gated;    // there is a head gate, or select
+  int stages;   // of K and V
+  int queries;  // stages of Q
+  int way;      // backward_sm90.cuh
+};
+
+// Explicitly instantiated, one file for each width.
+template <GlaGradientConfig90 C>
+GlaGradientInstance90 gla_gradient_sm90_instance();
+
+}  // namespace fovea::cuda
