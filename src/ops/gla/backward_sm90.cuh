@@ -599,9 +599,8 @@ GlaGradientInstance90 gla_gradient_sm90_instance() {
   constexpr auto launcher = [](Context& ctx, const GlaGradientWork90& work) {
     constexpr int kShared = GlaGradientBlock90<Shape>::shared_bytes;
     static_assert(kShared <= 227 * 1024);
-    launch_clusters<gla_gradient_sm90_kernel<Shape>>(
-        ctx, C.way ? "x_gla_backward" : "x_gla_forward", work.blocks, work.cluster, Shape::threads,
-        kShared, work);
+    launch_clusters<gla_gradient_sm90_kernel<Shape>>(ctx, "x_gla_backward", work.blocks,
+                                                     work.cluster, Shape::threads, kShared, work);
   };
   return {C.dtype, C.d, C.gated != 0, C.way, launcher};
 }
