@@ -155,7 +155,7 @@ VERIFIED = 16  # tokens of a draft, at most
 @dataclasses.dataclass(frozen=True)
 class Recurrence(Case):
     """A form of linear attention: forward, or both directions with `backward`.  With n = 1 the
-    decode of b sequences on states in f32, in place; with few tokens the check of a draft, which
+    decode of b sequences on states in f32; with few tokens the check of a draft, which
     writes no state.  `values` heads of v on h of q and k, as many where it is 0."""
 
     form: str
@@ -252,11 +252,10 @@ class Recurrence(Case):
         ours = getattr(fovea.experimental, f"{form.op}_forward")
         state = None
         if self.n <= VERIFIED:
-            state = torch.zeros(self.b, self.heads, self.d, self.d, device=device)
-        mine = state.clone() if state is not None else None
-        states = {} if mine is None else {"state_in": mine}
-        if self.n == 1:
-            states["state_out"] = mine
+            state = self.draw(device, seed + 1)(self.b, self.heads, self.d, self.d, dtype=torch.float32)
+        states = {} if state is None else {"state_in": state}
+        if self.n == 1:  # beside it, or each call would start from the last one's state
+            states["state_out"] = torch.empty_like(state)
 
         def forward():
             out = ours(ctx, q, k, v, o=True, **given, **form.numbers, **states)
