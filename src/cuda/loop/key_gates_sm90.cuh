@@ -27,17 +27,17 @@ constexpr int kNearParts = kGateTokens / kNear;
 __device__ __forceinline__ float2 operator*(float2 x, float2 y) {
   return make_float2(x.x * y.x, x.y * y.y);
 }
-__device__ __forceinline__ float log2_fast(float x) {
-  float y;
-  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-// log2(1 + e^x).
+// log2(1 + e^x), to 2^-19 of it: e^-|x| is at most 1, where a polynomial serves.
 __device__ __forceinline__ float softplus2(float x) {
-  const float e = exp2_fast(x * kLog2E);
-  const float small = e * kLog2E * fmaf(-e, fmaf(-e, fmaf(-e, 0.25f, 1.f / 3), 0.5f), 1.f);
-  const float large = x > 20 ? x * kLog2E : log2_fast(1 + e);
-  return e < 0x1p-6f ? small : large;
+  const float e = exp2_fast(-fabsf(x) * kLog2E);
+  float y = 0.0200166500f;
+  y = fmaf(y, e, -0.0946268097f);
+  y = fmaf(y, e, 0.213943212f);
+  y = fmaf(y, e, -0.338377198f);
+  y = fmaf(y, e, 0.477496364f);
+  y = fmaf(y, e, -0.721144092f);
+  y = fmaf(y, e, 1.44269298f);
+  return fmaf(y, e, fmaxf(x, 0) * kLog2E);
 }
 
 // A raw gate with its bias as a decay: GateMap and its exponential.
@@ -67,8 +67,11 @@ struct DecayMap {
   __device__ void decays(float2 (&a)[kGateTokens], float2 bias, int left) const {
 #pragma unroll
     for (int i = 0; i < kGateTokens; ++i)
-      a[i] = i < left ? make_float2(decay<Map>(a[i].x + bias.x), decay<Map>(a[i].y + bias.y))
-                      : make_float2(1, 1);
+      a[i] = make_float2(decay<Map>(a[i].x + bias.x), decay<Map>(a[i].y + bias.y));
+    if (left == kGateTokens) return;
+#pragma unroll
+    for (int i = 0; i < kGateTokens; ++i)
+      if (i >= left) a[i] = make_float2(1, 1);
   }
   // Of the lane's first `left` tokens; the rest have none.
   __device__ void operator()(const GateMap& gate, float2 (&a)[kGateTokens], float2 bias,
@@ -93,6 +96,11 @@ struct DecayMap {
 __device__ __forceinline__ void load_channels(float2 (&to)[kGateTokens], const Floats<4>& x,
                                               int64_t first, bool pairs, int left) {
   const auto each = [&](auto* at, auto load) {
+    if (left == kGateTokens) {
+#pragma unroll
+      for (int i = 0; i < kGateTokens; ++i, at += x.view.stride[1]) to[i] = load(at);
+      return;
+    }
 #pragma unroll
     for (int i = 0; i < kGateTokens; ++i, at += x.view.stride[1])
       to[i] = i < left ? load(at) : make_float2(0, 0);
@@ -116,15 +124,6 @@ __device__ __forceinline__ void load_channels(float2 (&to)[kGateTokens], const F
   else
     each(from, [=](const uint16_t* at) { return floats(at[0] | uint32_t{at[next]} << 16); });
 }
-// The same as words of two 16-bit elements.
-__device__ __forceinline__ void load_words(uint32_t (&to)[kGateTokens], const Floats<4>& x,
-                                           int64_t first, int left) {
-  const auto* at = static_cast<const uint16_t*>(x.view.data) + first;
-#pragma unroll
-  for (int i = 0; i < kGateTokens; ++i, at += x.view.stride[1])
-    to[i] = i < left ? *reinterpret_cast<const uint32_t*>(at) : 0;
-}
-
 // The sums over a warp's lanes of N values, each in the lanes of one index: x[0] is that of
 // `index`, if not -1.
 template <int N, int Step = 16>

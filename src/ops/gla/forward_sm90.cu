@@ -39,6 +39,7 @@ constexpr int64_t kCopiesMost = 16;
 
 const char* given(const Recur& a) {
   if (a.gate_key && a.gate_head) return "gate_head with gate_key";
+  if (a.gate_key && a.select) return "select with gate_key";
   if (a.gate_value) return "gate_value";
   if (a.bonus && !a.gate_key) return "bonus without gate_key";
   if (a.full) return "full";
@@ -87,6 +88,9 @@ struct GlaKeys {
     work.chunks = static_cast<int32_t>(ceil_div(a.run.token_max, kChainTokens));
     work.slots = a.run.start ? a.s / kChainTokens + a.run.count : a.run.count * work.chunks;
     if (work.slots > kTokensMost / std::max(a.heads, a.heads_out)) return "more than 2^30 chunks";
+    work.outputs = static_cast<int32_t>(a.outputs());
+    work.key_share = static_cast<int32_t>(a.heads / a.g);
+    work.query_share = static_cast<int32_t>(a.heads_out / a.h);
     const auto d = static_cast<int>(a.d);
     keys = plan.workspace.add<unsigned char>(work.slots, a.heads, gla_key_stride(d));
     if (a.o)

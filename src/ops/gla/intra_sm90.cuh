@@ -2,20 +2,22 @@
 // What x_gla_forward with key gates needs of a chunk of 64 tokens that no state is in, by a block
 // for each chunk and state head (loop/key_gates_sm90.cuh).  With w_ts the decays after s up to t:
 //   Q~_t = scale q_t w_t     w_t  from the chunk's first token up to t
-//   K~_s = select k_s w_s    w_s  after s up to the chunk's end
-//   A_ts = scale q_t . w_ts . k_s select, s <= t      dot_t = scale q_t . (bonus . k_t)
+//   K~_s = k_s w_s           w_s  after s up to the chunk's end
+//   A_ts = scale q_t . w_ts . k_s, s <= t             dot_t = scale q_t . (bonus . k_t)
 // With read_before, row t reads the state before its token: its own decay and its own key are not
 // among them.
-//   A lane owns two channels of eight tokens in registers, a warp 64 channels: it writes Q~, K~ and
-// the rows of every level.  After a barrier each warp makes tiles of scores by mma.sync.
-// Shared memory: a tile of scaled rows for each level, A, the totals of groups of eight tokens,
-// sums of near scores and dots.
+//   A lane owns two channels of eight tokens, a warp 64 channels.  The lane has their decays in
+// registers, and writes Q~, K~ and the rows of every level.  Then warps make tiles of scores by
+// mma.sync.
+// Shared memory: K, Q, the rows of each level, A, totals of groups of eight tokens, near sums,
+// dots.
 //
-//
-//   | barrier, of all threads | what it guards                                            |
-//   | totals                  | totals of the groups, select and A's zeros, to be read    |
-//   | rows                    | rows of the levels, near sums and dots, to be read        |
-//   | scores                  | A, to be read; the rows and sums, to be written           |
+//   | barrier           | who arrives | who waits | what it guards                             |
+//   | full 0            | TMA         | all       | K, to be read                              |
+//   | full 1            | TMA         | all       | Q of an output, to be read                 |
+//   | 1st __syncthreads | all         | all       | totals and A's zeros, to be read           |
+//   | before scores     | all         | all       | rows and sums, to be read; Q, to be loaded |
+//   | after scores      | all         | all       | A, to be read; rows and sums, to be written |
 #pragma once
 #include "cuda/launch.h"
 #include "cuda/loop/key_gates_sm90.cuh"
@@ -27,12 +29,14 @@ namespace fovea::cuda {
 template <int D>
 struct GlaIntraShared : sm90::SharedLayout {
   static constexpr int kPanels = D / 64;
+  int k = tiles(Swizzled<kChainTokens, D>::bytes);
+  int q = tiles(Swizzled<kChainTokens, D>::bytes);
   int rows = tiles(Swizzled<kChainTokens, D>::bytes, kGateLevels);
   int scores = tiles(kGlaScores);
   int totals = of<float2>(kGateGroups * D / 2);
   int near = of<float>(kPanels * kGateGroups * kNearParts * kNearPairs);
   int dots = of<float>(kPanels * kChainTokens);
-  int selects = of<float>(kChainTokens);
+  int full = barriers(2);
 };
 
 template <int Dtype, int D, bool Before>
@@ -42,7 +46,6 @@ class GlaIntra {
   static constexpr GlaIntraShared<D> kShared = GlaIntraShared<D>();
   static constexpr int kPanels = D / 64;
   using Decays = float2[kGateTokens];
-  using Words = uint32_t[kGateTokens];  // bf16 of two channels
 
  public:
   static constexpr int threads = 32 * kGateGroups * kPanels;
@@ -55,20 +58,28 @@ class GlaIntra {
   __device__ void run(uint32_t block) {
     const auto heads = static_cast<uint32_t>(a_.heads);
     const uint32_t slot = block / heads;
-    head_ = block - slot * heads, slot_ = slot;
+    head_ = static_cast<int>(block - slot * heads), slot_ = static_cast<int>(slot);
     const int64_t sequence =
         a_.run.start ? sequence_of(slot_) : slot / static_cast<uint32_t>(w_.chunks);
     const RunTokens run = a_.run[sequence];
     const int64_t first = (slot_ - w_.slot(sequence, run.begin)) * kChainTokens;
     if (first >= run.count) return;
-    batch_ = run.batch, token_ = run.begin + first + kGateTokens * group();
+    batch_ = static_cast<int>(run.batch), token_ = static_cast<int>(run.begin + first);
     left_ = static_cast<int>(clamp_i64(run.count - first - kGateTokens * group(), 0, kGateTokens));
     // Rows before the first output have none.
-    const int64_t outputs = a_.o && first + kChainTokens > run.from ? a_.outputs() : 0;
+    const int outputs = a_.o && first + kChainTokens > run.from ? w_.outputs : 0;
+    if (threadIdx.x == 0) {
+      sm90::barrier_init(full(0), 1), sm90::barrier_init(full(1), 1);
+      sm90::barrier_init_done();
+      sm90::tma_load_tile<Tile>(at_ + kShared.k, w_.k, full(0), token_, head_ / w_.key_share,
+                                batch_);
+      if (outputs > 0) load_query(0);
+    }
     Decays a;
-    Words k;
-    load_channels(a, a_.gate_key, offset(a_.gate_key, head_), w_.gate_pairs, left_);
-    load_words(k, a_.k, offset(a_.k, a_.key_head(head_)), left_);
+    load_channels(a, a_.gate_key,
+                  a_.gate_key.offset(int64_t{batch_}, int64_t{lane_token()}, int64_t{head_},
+                                     int64_t{channel()}),
+                  w_.gate_pairs, left_);
     float2 bias{};
     if (a_.bias)
       bias = make_float2(*a_.bias.at(head_, channel()), *a_.bias.at(head_, channel() + 1));
@@ -78,12 +89,11 @@ class GlaIntra {
     for (int i = 1; i < kGateTokens; ++i) total = total * a[i];
     totals()[group() * (D / 2) + channel() / 2] = total;
     clear_scores();
-    if (a_.select && threadIdx.x % 32 < left_ && panel() == 0)
-      selects()[kGateTokens * group() + threadIdx.x % 32] =
-          a_.select(batch_, token_ + threadIdx.x % 32, head_);
     __syncthreads();
-    write_keys(k, a, total);
-    for (int64_t j = 0; j < outputs; ++j) output(j, k, a);
+    sm90::barrier_wait(full(0), 0);
+    clear_rows(kShared.k);
+    write_keys(a, total);
+    for (int j = 0; j < outputs; ++j) output(j, j + 1 < outputs, a);
   }
 
  private:
@@ -94,11 +104,25 @@ class GlaIntra {
     return threadIdx.x / 32 % kGateGroups;
   }
   __device__ static int channel() {
-    return 64 * panel() + threadIdx.x % 32 * 2;
+    return sm90::unhoisted(static_cast<int>(64 * panel() + threadIdx.x % 32 * 2));
   }
-  // Of the lane's two channels in row i of its group.
-  __device__ static uint32_t place(int i) {
-    return Tile::at(kGateTokens * group() + i, channel() / kChunk) + threadIdx.x % 4 * 4;
+  __device__ int lane_token() const {
+    return token_ + kGateTokens * group();
+  }
+  __device__ uint32_t full(int i) const {
+    return at_ + kShared.full + 8 * i;
+  }
+  __device__ void load_query(int j) const {
+    sm90::tma_load_tile<Tile>(at_ + kShared.q, w_.q, full(1), token_,
+                              output_head(j) / w_.query_share, batch_);
+  }
+  // Where the lane's two channels of row i of its group are in a tile.
+  __device__ static int place(int first, int i) {
+    return (first ^ (i * 16)) + i * kPanelRowBytes;
+  }
+  __device__ static int first_place() {
+    return static_cast<int>(Tile::at(kGateTokens * group(), channel() / kChunk)) +
+           threadIdx.x % 4 * 4;
   }
   __device__ float2* totals() const {
     return reinterpret_cast<float2*>(base_ + kShared.totals);
@@ -110,14 +134,8 @@ class GlaIntra {
   __device__ float* dots(int panel) const {
     return reinterpret_cast<float*>(base_ + kShared.dots) + panel * kChainTokens;
   }
-  __device__ float* selects() const {
-    return reinterpret_cast<float*>(base_ + kShared.selects);
-  }
-  __device__ int64_t offset(const Floats<4>& x, int64_t head) const {
-    return x.offset(batch_, token_, head, int64_t{channel()});
-  }
-  __device__ int64_t output_head(int64_t j) const {
-    return head_ * a_.outputs() + j;
+  __device__ int output_head(int j) const {
+    return head_ * w_.outputs + j;
   }
   // Packed: the sequence with the last first slot that is at most `slot`.
   __device__ int64_t sequence_of(int64_t slot) const {
@@ -131,66 +149,72 @@ class GlaIntra {
     }
     return low;
   }
-  // Row i of the group, times select.
-  __device__ float2 key(const Words& k, int i) const {
-    float2 x = pair_of<Dtype>(k[i]);
-    if (a_.select) {
-      const float by = selects()[kGateTokens * group() + i];
-      x = x * make_float2(by, by);
-    }
-    return x;
+  __device__ float2 row(int tile, int first, int i) const {
+    return pair_of<Dtype>(*reinterpret_cast<const uint32_t*>(base_ + tile + place(first, i)));
+  }
+  __device__ static void put(unsigned char* tile, int first, int i, float2 x) {
+    *reinterpret_cast<uint32_t*>(tile + place(first, i)) = pack<Dtype>(x.x, x.y);
+  }
+  // Tokens past the sequence's last have no key and no query.
+  __device__ void clear_rows(int tile) const {
+    if (left_ == kGateTokens) return;
+    for (int i = left_; i < kGateTokens; ++i)
+      *reinterpret_cast<uint32_t*>(base_ + tile + place(first_place(), i)) = 0;
+    sm90::fence_shared();
   }
   // The totals of groups first .. end - 1.
   __device__ float2 product(int first, int end) const {
     float2 all = make_float2(1, 1);
+#pragma unroll 1
     for (int i = first; i < end; ++i) all = all * totals()[i * (D / 2) + channel() / 2];
     return all;
-  }
-  __device__ void put(int level, int i, float2 x) const {
-    *reinterpret_cast<uint32_t*>(base_ + kShared.rows + level * Tile::bytes + place(i)) =
-        pack<Dtype>(x.x, x.y);
   }
   __device__ void clear_scores() const {
     for (int i = threadIdx.x * 16; i < kGlaScores; i += threads * 16)
       sm90::store_zeros(at_ + kShared.scores + i);
   }
 
+  __device__ unsigned char* level(int i) const {
+    return base_ + kShared.rows + i * Tile::bytes;
+  }
+
   // K~, the factors of the chunk, and right rows.
-  __device__ void write_keys(const Words& k, const Decays& a, float2 total) const {
-    unsigned char* to = w_.keys + (slot_ * a_.heads + head_) * gla_key_stride(D);
+  __device__ void write_keys(const Decays& a, float2 total) const {
+    unsigned char* to = w_.keys + (int64_t{slot_} * a_.heads + head_) * gla_key_stride(D);
     const int g = group();
-    const float2 after = product(g + 1, kGateGroups);
-    const float2 by[2] = {product(g + 1, kGateGroups / 2), product(g + 1, g / 4 * 4 + 2)};
-    float2 suffix = make_float2(1, 1);
-#pragma unroll
-    for (int i = kGateTokens - 1; i >= 0; --i) {
-      const float2 row = key(k, i), here = suffix * row, all = suffix * after;
-      // What a reset drops is dropped, whatever it is.
-      *reinterpret_cast<uint32_t*>(to + place(i)) =
-          pack<Dtype>(decayed(all.x, row.x), decayed(all.y, row.y));
-      if (g < 4) put(0, i, here * by[0]);
-      if (g % 4 < 2) put(1, i, here * by[1]);
-      if (g % 2 == 0) put(2, i, here);
-      suffix = suffix * a[i];
-    }
-#pragma unroll
-    for (int n = 0; n < kGateTokens; n += 2 * kNear) {
-      float2 w = make_float2(1, 1);
-#pragma unroll
-      for (int i = n + kNear - 1; i >= n; --i) put(3, i, w * key(k, i)), w = w * a[i];
-    }
+    const float2 after = product(g + 1, kGateGroups), whole = total * after;
+    __any_sync(~0u, whole.x == 0 || whole.y == 0) ? write_keys<true>(to, a, after)
+                                                  : write_keys<false>(to, a, after);
     if (g != 0) return;
-    auto* factors = reinterpret_cast<float*>(to + Tile::bytes);
-    const float2 all = total * after;
-    reinterpret_cast<float2*>(factors)[channel() / 2] = all;
+    const float2 all = product(0, kGateGroups);
     const int zero = __any_sync(~0u, all.x == 0 || all.y == 0);
+    auto* factors = reinterpret_cast<float*>(to + Tile::bytes);
+    reinterpret_cast<float2*>(factors)[channel() / 2] = all;
     if (threadIdx.x % 32 == 0) reinterpret_cast<int32_t*>(factors + D)[panel()] = zero;
     if (kPanels == 1 && threadIdx.x == 0) reinterpret_cast<int32_t*>(factors + D)[1] = 0;
   }
 
+  // Zero: some channel is reset.  What is dropped then is dropped, whatever it is.
+  template <bool Zero>
+  __device__ void write_keys(unsigned char* to, const Decays& a, float2 after) const {
+    const int g = group(), at = sm90::unhoisted(first_place());
+    const float2 by[2] = {product(g + 1, kGateGroups / 2), product(g + 1, g / 4 * 4 + 2)};
+    float2 suffix = make_float2(1, 1), near = suffix;
+#pragma unroll
+    for (int i = kGateTokens - 1; i >= 0; --i) {
+      const float2 k = row(kShared.k, at, i), here = suffix * k, all = suffix * after;
+      put(to, at, i, Zero ? make_float2(decayed(all.x, k.x), decayed(all.y, k.y)) : all * k);
+      if (g < 4) put(level(0), at, i, here * by[0]);
+      if (g % 4 < 2) put(level(1), at, i, here * by[1]);
+      if (g % 2 == 0) put(level(2), at, i, here);
+      if (i % (2 * kNear) < kNear) put(level(3), at, i, near * k), near = near * a[i];
+      suffix = suffix * a[i];
+    }
+  }
+
   // Q~ and left rows of an output.
-  __device__ void write_queries(unsigned char* to, const Words& q, const Decays& a) const {
-    const int g = group();
+  __device__ void write_queries(unsigned char* to, const Decays& a) const {
+    const int g = group(), at = sm90::unhoisted(first_place());
     const float2 scale = make_float2(a_.scale, a_.scale), before = scale * product(0, g);
     const float2 by[2] = {product(4, g), product(g / 4 * 4 + 2, g)};
     float2 prefix = make_float2(1, 1), near = make_float2(1, 1);
@@ -198,35 +222,41 @@ class GlaIntra {
     for (int i = 0; i < kGateTokens; ++i) {
       if (i % kNear == 0) near = make_float2(1, 1);
       if (!Before) prefix = prefix * a[i], near = near * a[i];
-      const float2 row = pair_of<Dtype>(q[i]), here = prefix * row;
-      *reinterpret_cast<uint32_t*>(to + place(i)) = pack_two(here * before);
-      if (g >= 4) put(0, i, here * by[0]);
-      if (g % 4 >= 2) put(1, i, here * by[1]);
-      if (g % 2) put(2, i, here);
-      if (i % (2 * kNear) >= kNear) put(3, i, near * row);
+      const float2 q = row(kShared.q, at, i), here = prefix * q;
+      put(to, at, i, here * before);
+      if (g >= 4) put(level(0), at, i, here * by[0]);
+      if (g % 4 >= 2) put(level(1), at, i, here * by[1]);
+      if (g % 2) put(level(2), at, i, here);
+      if (i % (2 * kNear) >= kNear) put(level(3), at, i, near * q);
       if (Before) prefix = prefix * a[i], near = near * a[i];
     }
   }
-  __device__ static float hidden(float x) { return float_of(sm90::unhoisted(bits_of(x))); }
-  __device__ static uint32_t pack_two(float2 x) {
-    return pack<Dtype>(x.x, x.y);
+  // What is made of them is made again for each output, not kept in registers.
+  __device__ static void forget(Decays& x) {
+#pragma unroll
+    for (int i = 0; i < kGateTokens; ++i) {
+      x[i].x = float_of(sm90::unhoisted(bits_of(x[i].x)));
+      x[i].y = float_of(sm90::unhoisted(bits_of(x[i].y)));
+    }
   }
 
   // Scores of pairs within four tokens, of the warp's channels.
-  __device__ void near_sums(const Words& q, const Words& k, const Decays& a) const {
+  __device__ void near_sums(const Decays& a) const {
+    const int at = sm90::unhoisted(first_place());
 #pragma unroll
     for (int part = 0; part < kNearParts; ++part) {
+      const int from = part * kNear;
       float sum[kNearPairs];
+      float2 q[kNear];
+#pragma unroll
+      for (int t = 0; t < kNear; ++t) q[t] = row(kShared.q, at, from + t);
 #pragma unroll
       for (int s = 0; s < kNear; ++s) {
-        const int from = part * kNear;
-        float2 w = key(k, from + s);
+        float2 w = row(kShared.k, at, from + s);
 #pragma unroll
         for (int t = s; t < kNear; ++t) {
-          float& x = sum[t * (t + 1) / 2 + s];
           if (!Before && t > s) w = w * a[from + t];
-          const float2 row = pair_of<Dtype>(q[from + t]);
-          x = Before && t == s ? 0 : fmaf(w.x, row.x, w.y * row.y);
+          sum[t * (t + 1) / 2 + s] = Before && t == s ? 0 : fmaf(w.x, q[t].x, w.y * q[t].y);
           if (Before && t > s) w = w * a[from + t];
         }
       }
@@ -235,13 +265,14 @@ class GlaIntra {
       if (index >= 0) near(panel(), group() * kNearParts + part)[index] = sum[0];
     }
   }
-  __device__ void own_sums(const Words& q, const Words& k) const {
+  __device__ void own_sums() const {
+    const int at = sm90::unhoisted(first_place());
     const float2 bonus =
         make_float2(*a_.bonus.at(head_, channel()), *a_.bonus.at(head_, channel() + 1));
     float sum[kGateTokens];
 #pragma unroll
     for (int i = 0; i < kGateTokens; ++i) {
-      const float2 two = pair_of<Dtype>(q[i]) * (bonus * key(k, i));
+      const float2 two = row(kShared.q, at, i) * (bonus * row(kShared.k, at, i));
       sum[i] = two.x + two.y;
     }
     int index;
@@ -255,7 +286,8 @@ class GlaIntra {
   }
   // Scores from the rows of the levels, a tile a warp, and from the near sums.
   __device__ void scores() const {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, n = lane % 4 * 2;
+    const int thread = sm90::unhoisted(static_cast<int>(threadIdx.x)), warp = thread / 32;
+    const int row = thread % 32 / 4, n = thread % 4 * 2;
     for (int i = warp; i < LevelTile::kCount; i += threads / 32) {
       const LevelTile tile(i);
       float sums[4];
@@ -268,7 +300,7 @@ class GlaIntra {
               base_ + kShared.scores + TileA::at(tile.left + row + 8 * h, s / kChunk) +
               s % kChunk * 2) = pack<Dtype>(a_.scale * sums[2 * h], a_.scale * sums[2 * h + 1]);
     }
-    for (int i = threadIdx.x; i < kChainTokens / kNear * kNearPairs; i += threads) {
+    for (int i = thread; i < kChainTokens / kNear * kNearPairs; i += threads) {
       const int part = i / kNearPairs, pair = i % kNearPairs;
       float sum = near(0, part)[pair];
       if (kPanels > 1) sum += near(1, part)[pair];
@@ -277,27 +309,30 @@ class GlaIntra {
     }
   }
 
-  __device__ void output(int64_t j, Words& k, Decays& a) const {
-    // Products of keys and decays would be kept from output to output.
-#pragma unroll
-    for (int i = 0; i < kGateTokens; ++i)
-      k[i] = sm90::unhoisted(k[i]), a[i].x = hidden(a[i].x), a[i].y = hidden(a[i].y);
-    Words q;
-    unsigned char* to = w_.queries + (slot_ * a_.heads_out + output_head(j)) * gla_query_stride(D);
-    load_words(q, a_.q, offset(a_.q, a_.query_head(output_head(j))), left_);
-    write_queries(to, q, a);
-    near_sums(q, k, a);
-    if (a_.bonus) own_sums(q, k);
+  // Q~, A and the dots of an output.
+  __device__ unsigned char* answers(int j) const {
+    const int head = sm90::unhoisted(output_head(j));
+    return w_.queries + (int64_t{slot_} * a_.heads_out + head) * gla_query_stride(D);
+  }
+  __device__ void output(int j, bool more, Decays& a) const {
+    forget(a);
+    sm90::barrier_wait(full(1), static_cast<uint32_t>(j % 2));
+    clear_rows(kShared.q);
+    write_queries(answers(j), a);
+    near_sums(a);
+    if (a_.bonus) own_sums();
     __syncthreads();
+    if (more && threadIdx.x == 0) load_query(j + 1);
     scores();
     if (a_.bonus && threadIdx.x < kChainTokens) {
       float dot = dots(0)[threadIdx.x];
       if (kPanels > 1) dot += dots(1)[threadIdx.x];
-      reinterpret_cast<float*>(to + Tile::bytes + kGlaScores)[threadIdx.x] = a_.scale * dot;
+      reinterpret_cast<float*>(answers(j) + Tile::bytes + kGlaScores)[threadIdx.x] = a_.scale * dot;
     }
     __syncthreads();
-    for (int i = threadIdx.x * 16; i < kGlaScores; i += threads * 16)
-      *reinterpret_cast<uint4*>(to + Tile::bytes + i) =
+    for (int i = sm90::unhoisted(static_cast<int>(threadIdx.x)) * 16; i < kGlaScores;
+         i += threads * 16)
+      *reinterpret_cast<uint4*>(answers(j) + Tile::bytes + i) =
           *reinterpret_cast<const uint4*>(base_ + kShared.scores + i);
   }
 
@@ -305,8 +340,8 @@ class GlaIntra {
   const Recur& a_;
   unsigned char* base_;
   uint32_t at_;
-  int64_t slot_, head_, batch_, token_;  // the lane's first token
-  int left_;                             // of the lane's tokens that there are
+  int slot_, head_, batch_, token_;  // the chunk's first token
+  int left_;                         // of the lane's tokens that there are
 };
 
 template <int Dtype, int D, bool Before>
