@@ -91,8 +91,9 @@ struct DecayMap {
   }
 };
 
-// Two neighbouring channels of eight tokens, of which `left` are read.  `pairs`: they are
-// neighbours in memory, aligned as one.
+// Two neighbouring channels of eight tokens of f32 or Dtype, of which `left` are read.  `pairs`:
+// they are neighbours in memory, aligned as one.
+template <int Dtype>
 __device__ __forceinline__ void load_channels(float2 (&to)[kGateTokens], const Floats<4>& x,
                                               int64_t first, bool pairs, int left) {
   const auto each = [&](auto* at, auto load) {
@@ -114,16 +115,15 @@ __device__ __forceinline__ void load_channels(float2 (&to)[kGateTokens], const F
       each(from, [=](const float* at) { return make_float2(at[0], at[next]); });
     return;
   }
-  const bool half = x.dtype == FOVEA_F16;
   const auto* from = static_cast<const uint16_t*>(x.view.data) + first;
-  const auto floats = [=](uint32_t two) {
-    return half ? pair_of<FOVEA_F16>(two) : pair_of<FOVEA_BF16>(two);
-  };
   if (pairs)
-    each(from, [=](const uint16_t* at) { return floats(*reinterpret_cast<const uint32_t*>(at)); });
+    each(from,
+         [](const uint16_t* at) { return pair_of<Dtype>(*reinterpret_cast<const uint32_t*>(at)); });
   else
-    each(from, [=](const uint16_t* at) { return floats(at[0] | uint32_t{at[next]} << 16); });
+    each(from,
+         [=](const uint16_t* at) { return pair_of<Dtype>(at[0] | uint32_t{at[next]} << 16); });
 }
+
 // The sums over a warp's lanes of N values, each in the lanes of one index: x[0] is that of
 // `index`, if not -1.
 template <int N, int Step = 16>
@@ -151,32 +151,39 @@ __device__ __forceinline__ void sum_lanes(float (&x)[N], int& index, int left = 
 
 // A 16 x 8 tile of scores of one level: rows of its tile of scaled rows.
 struct LevelTile {
-  int level, left, right;  // the first of 16 left rows, of 8 right ones
+  uint32_t level, left, right;  // the first of 16 left rows, of 8 right ones
 
-  static constexpr int kCount = 20;
+  static constexpr uint32_t kCount = 20;
   // Level 4 has 4 + 4 right rows, which lie 8 apart; of level 8 the upper left rows count.
-  __device__ explicit LevelTile(int i) : level(i < 8 ? 0 : i / 4 - 1) {
-    const int j = i % 4;
+  __device__ explicit LevelTile(uint32_t i) : level(i < 8 ? 0 : i / 4 % 8 - 1) {
+    const uint32_t j = i % 4;
     left = 16 * j, right = 16 * j;
-    if (level == 0) left = 32 + i / 4 * 16, right = 8 * j;
+    if (level == 0) left = 32 + i / 4 % 2 * 16, right = 8 * j;
     if (level == 1) left = 32 * (j / 2) + 16, right = 32 * (j / 2) + 8 * (j % 2);
   }
-  __device__ int right_row(int n) const { return right + n + (level == 3 && n >= 4 ? 4 : 0); }
+  __device__ uint32_t right_row(uint32_t n) const {
+    return right + n + (level == 3 && n >= 4 ? 4 : 0);
+  }
   // Whether row i of 16 and column n of 8 are on the two sides of one boundary.
-  __device__ bool counts(int i, int n) const {
+  __device__ bool counts(uint32_t i, uint32_t n) const {
     if (level == 2) return i >= 8;
     return level != 3 || (i % 8 >= 4 && i / 8 == n / 4);
   }
 };
 
+// Chunk of 8 columns of a row of a swizzled tile whose columns are one panel, or of its first
+// panel.
+__device__ __forceinline__ uint32_t panel_place(uint32_t row, uint32_t chunk) {
+  return row * kPanelRowBytes + (chunk ^ row % 8) * 16;
+}
+
 // Its sums; `rows` is the level's tile.
 template <int Dtype, int D>
-__device__ __forceinline__ void level_product(float (&sums)[4], const LevelTile& at,
-                                              uint32_t rows) {
+__device__ __forceinline__ void level_product(float (&sums)[4], const LevelTile& at, uint32_t rows,
+                                              uint32_t lane) {
   using Tile = Swizzled<kChainTokens, D>;
-  const int lane = threadIdx.x % 32;
-  const uint32_t a = rows + Tile::at(at.left + outer_row(lane), outer_chunk(lane));
-  const uint32_t b = rows + Tile::at(at.right_row(lane % 8), lane / 8);
+  const uint32_t a = rows + panel_place(at.left + lane % 16, lane / 16);
+  const uint32_t b = rows + panel_place(at.right_row(lane % 8), lane / 8);
 #pragma unroll
   for (int c = 0; c < 4; ++c) sums[c] = 0;
 #pragma unroll

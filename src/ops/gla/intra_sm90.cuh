@@ -42,7 +42,6 @@ struct GlaIntraShared : sm90::SharedLayout {
 template <int Dtype, int D, bool Before>
 class GlaIntra {
   using Tile = Swizzled<kChainTokens, D>;
-  using TileA = Swizzled<kChainTokens, kChainTokens>;
   static constexpr GlaIntraShared<D> kShared = GlaIntraShared<D>();
   static constexpr int kPanels = D / 64;
   using Decays = float2[kGateTokens];
@@ -50,7 +49,7 @@ class GlaIntra {
  public:
   static constexpr int threads = 32 * kGateGroups * kPanels;
   static constexpr int shared_bytes = kShared.bytes;  // the base is aligned
-  static constexpr int blocks = 2;                    // of a multiprocessor, at least
+  static constexpr int blocks = D == 64 ? 3 : 2;      // of a multiprocessor
 
   __device__ GlaIntra(const GlaWork90& work, unsigned char* base)
       : w_(work), a_(work.a), base_(base), at_(shared_address(base)) {}
@@ -76,10 +75,10 @@ class GlaIntra {
       if (outputs > 0) load_query(0);
     }
     Decays a;
-    load_channels(a, a_.gate_key,
-                  a_.gate_key.offset(int64_t{batch_}, int64_t{lane_token()}, int64_t{head_},
-                                     int64_t{channel()}),
-                  w_.gate_pairs, left_);
+    load_channels<Dtype>(a, a_.gate_key,
+                         a_.gate_key.offset(int64_t{batch_}, int64_t{lane_token()}, int64_t{head_},
+                                            int64_t{channel()}),
+                         w_.gate_pairs, left_);
     float2 bias{};
     if (a_.bias)
       bias = make_float2(*a_.bias.at(head_, channel()), *a_.bias.at(head_, channel() + 1));
@@ -280,32 +279,31 @@ class GlaIntra {
     if (index >= 0) dots(panel())[kGateTokens * group() + index] = sum[0];
   }
 
-  __device__ void put_score(int t, int s, float x) const {
-    *reinterpret_cast<uint16_t*>(base_ + kShared.scores + TileA::at(t, s / kChunk) +
-                                 s % kChunk * 2) = static_cast<uint16_t>(pack<Dtype>(x, 0));
+  __device__ unsigned char* score(uint32_t t, uint32_t s) const {
+    return base_ + kShared.scores + panel_place(t, s / kChunk) + s % kChunk * 2;
   }
   // Scores from the rows of the levels, a tile a warp, and from the near sums.
   __device__ void scores() const {
-    const int thread = sm90::unhoisted(static_cast<int>(threadIdx.x)), warp = thread / 32;
-    const int row = thread % 32 / 4, n = thread % 4 * 2;
-    for (int i = warp; i < LevelTile::kCount; i += threads / 32) {
+    const uint32_t thread = sm90::unhoisted(threadIdx.x), lane = thread % 32;
+    const uint32_t row = lane / 4, n = lane % 4 * 2;
+    for (uint32_t i = thread / 32; i < LevelTile::kCount; i += threads / 32) {
       const LevelTile tile(i);
       float sums[4];
-      level_product<Dtype, D>(sums, tile, at_ + kShared.rows + tile.level * Tile::bytes);
-      const int s = tile.right_row(n);
+      level_product<Dtype, D>(sums, tile, at_ + kShared.rows + tile.level * Tile::bytes, lane);
+      unsigned char* to = score(tile.left + row, tile.right_row(n));
 #pragma unroll
       for (int h = 0; h < 2; ++h)
         if (tile.counts(row + 8 * h, n))
-          *reinterpret_cast<uint32_t*>(
-              base_ + kShared.scores + TileA::at(tile.left + row + 8 * h, s / kChunk) +
-              s % kChunk * 2) = pack<Dtype>(a_.scale * sums[2 * h], a_.scale * sums[2 * h + 1]);
+          *reinterpret_cast<uint32_t*>(to + 8 * h * kPanelRowBytes) =
+              pack<Dtype>(a_.scale * sums[2 * h], a_.scale * sums[2 * h + 1]);
     }
-    for (int i = thread; i < kChainTokens / kNear * kNearPairs; i += threads) {
-      const int part = i / kNearPairs, pair = i % kNearPairs;
-      float sum = near(0, part)[pair];
-      if (kPanels > 1) sum += near(1, part)[pair];
-      const int t = pair >= 6 ? 3 : pair >= 3 ? 2 : pair >= 1 ? 1 : 0;
-      put_score(part * kNear + t, part * kNear + pair - t * (t + 1) / 2, a_.scale * sum);
+    for (uint32_t i = thread; i < kChainTokens / kNear * kNearPairs; i += threads) {
+      const uint32_t part = i / kNearPairs, pair = i % kNearPairs;
+      float sum = near(0, 0)[i];
+      if (kPanels > 1) sum += near(1, 0)[i];
+      const uint32_t t = (pair >= 1) + (pair >= 3) + (pair >= 6);
+      *reinterpret_cast<uint16_t*>(score(part * kNear + t, part * kNear + pair - t * (t + 1) / 2)) =
+          static_cast<uint16_t>(pack<Dtype>(a_.scale * sum, 0));
     }
   }
 
