@@ -27,9 +27,9 @@ constexpr int kNearParts = kGateTokens / kNear;
 __device__ __forceinline__ float2 operator*(float2 x, float2 y) {
   return make_float2(x.x * y.x, x.y * y.y);
 }
-// log2(1 + e^x), to 2^-19 of it: e^-|x| is at most 1, where a polynomial serves.
+// log2(1 + 2^x), to 2^-19 of it: 2^-|x| is at most 1, where a polynomial serves.
 __device__ __forceinline__ float softplus2(float x) {
-  const float e = exp2_fast(-fabsf(x) * kLog2E);
+  const float e = exp2_fast(-fabsf(x));
   float y = 0.0200166500f;
   y = fmaf(y, e, -0.0946268097f);
   y = fmaf(y, e, 0.213943212f);
@@ -37,7 +37,7 @@ __device__ __forceinline__ float softplus2(float x) {
   y = fmaf(y, e, 0.477496364f);
   y = fmaf(y, e, -0.721144092f);
   y = fmaf(y, e, 1.44269298f);
-  return fmaf(y, e, fmaxf(x, 0) * kLog2E);
+  return fmaf(y, e, max_or_nan(x, 0));
 }
 
 // A raw gate with its bias as a decay: GateMap and its exponential.
@@ -47,27 +47,29 @@ struct DecayMap {
   __device__ DecayMap(const GateMap& gate, float rate) {
     const bool rated =
         gate.map == FOVEA_X_GATE_MAP_SOFTPLUS || gate.map == FOVEA_X_GATE_MAP_BOUNDED;
-    factor = rated ? exp_of(rate) : 1 / gate.tau;
+    factor = rated ? -exp_of(rate) : -1 / gate.tau;
     floor = gate.bound > 0 ? -gate.bound * kLog2E : kNegativeInfinity;
   }
+  // x: times log2 e.
   template <int Map>
   __device__ float decay(float x) const {
-    float log2 = x * kLog2E;
     if constexpr (Map == FOVEA_X_GATE_MAP_SOFTPLUS)
-      log2 = -factor * softplus2(x);
+      x = factor * softplus2(x);
     else if constexpr (Map == FOVEA_X_GATE_MAP_BOUNDED)
-      log2 = __fdividef(floor, 1 + exp2_fast(-factor * log2));
+      x = __fdividef(floor, 1 + exp2_fast(factor * x));
     else if constexpr (Map == FOVEA_X_GATE_MAP_LOG_SIGMOID)
-      log2 = -factor * softplus2(-x);
+      x = factor * softplus2(-x);
     else if constexpr (Map == FOVEA_X_GATE_MAP_EXP)
-      log2 = -kLog2E * exp2_fast(log2);
-    return exp2_fast(log2 < floor ? floor : log2);
+      x = -kLog2E * exp2_fast(x);
+    return exp2_fast(max_or_nan(x, floor));
   }
   template <int Map>
   __device__ void decays(float2 (&a)[kGateTokens], float2 bias, int left) const {
+    bias.x *= kLog2E, bias.y *= kLog2E;
 #pragma unroll
     for (int i = 0; i < kGateTokens; ++i)
-      a[i] = make_float2(decay<Map>(a[i].x + bias.x), decay<Map>(a[i].y + bias.y));
+      a[i] = make_float2(decay<Map>(fmaf(a[i].x, kLog2E, bias.x)),
+                         decay<Map>(fmaf(a[i].y, kLog2E, bias.y)));
     if (left == kGateTokens) return;
 #pragma unroll
     for (int i = 0; i < kGateTokens; ++i)

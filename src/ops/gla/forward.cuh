@@ -35,21 +35,21 @@ constexpr int gla_query_stride(int d) {
 struct GlaWork90 {
   Recur a;
   CUtensorMap q, k, v;
-  int32_t tiles;                   // of 64 value columns
-  int32_t copies;                  // blocks that share the outputs of a chain
-  int32_t cluster;                 // of copies: none writes a state before all have read theirs
+  int32_t tiles;    // of 64 value columns
+  int32_t copies;   // blocks that share the outputs of a chain
+  int32_t cluster;  // of copies: none writes a state before all have read theirs
   int64_t blocks;
   // With key gates.
   unsigned char *keys, *queries;  // [slot][head], [slot][output head]
   int64_t slots;
-  int32_t chunks;                  // slots of a sequence that is not packed
   int32_t key_share, query_share;  // heads of a key head, output heads of a query head
   int32_t outputs;                 // of a head
   bool gate_pairs;                 // gate_key can be read two channels at a time
 
-  // The slot of a sequence's first chunk.  Chunks of packed sequences may end anywhere.
-  FOVEA_HD int64_t slot(int64_t sequence, int64_t begin) const {
-    return a.run.start ? begin / kChainTokens + sequence : sequence * chunks;
+  // The slot of a sequence's chunk.  Chunks of packed sequences may end anywhere; others are in the
+  // order in which chains take them.
+  FOVEA_HD int64_t slot(int64_t sequence, int64_t begin, int64_t chunk) const {
+    return a.run.start ? begin / kChainTokens + sequence + chunk : chunk * a.run.count + sequence;
   }
 };
 

@@ -361,7 +361,7 @@ class GlaBlock90 {
     return two.x | two.y;
   }
   __device__ int64_t chunk_slot(int c) const {
-    return w_.slot(chain_.run.sequence, chain_.run.begin) + c;
+    return w_.slot(chain_.run.sequence, chain_.run.begin, c);
   }
   __device__ void load_keys(uint32_t tile, int c, uint32_t barrier) const {
     const unsigned char* from =

@@ -15,6 +15,7 @@
 //   | barrier           | who arrives | who waits | what it guards                             |
 //   | full 0            | TMA         | all       | K, to be read                              |
 //   | full 1            | TMA         | all       | Q of an output, to be read                 |
+//   | begun             | all         | all       | the chunk, full 0 and 1                    |
 //   | 1st __syncthreads | all         | all       | totals and A's zeros, to be read           |
 //   | before scores     | all         | all       | rows and sums, to be read; Q, to be loaded |
 //   | after scores      | all         | all       | A, to be read; rows and sums, to be written |
@@ -26,6 +27,14 @@
 
 namespace fovea::cuda {
 
+// A block's chunk.
+struct GlaIntraChunk {
+  int slot, head, batch;
+  int token;    // its first
+  int left;     // tokens that there are, 0 to 64
+  int outputs;  // heads that have some
+};
+
 template <int D>
 struct GlaIntraShared : sm90::SharedLayout {
   static constexpr int kPanels = D / 64;
@@ -36,6 +45,7 @@ struct GlaIntraShared : sm90::SharedLayout {
   int totals = of<float2>(kGateGroups * D / 2);
   int near = of<float>(kPanels * kGateGroups * kNearParts * kNearPairs);
   int dots = of<float>(kPanels * kChainTokens);
+  int chunk = of<GlaIntraChunk>();
   int full = barriers(2);
 };
 
@@ -44,6 +54,7 @@ class GlaIntra {
   using Tile = Swizzled<kChainTokens, D>;
   static constexpr GlaIntraShared<D> kShared = GlaIntraShared<D>();
   static constexpr int kPanels = D / 64;
+  using Chunk = GlaIntraChunk;
   using Decays = float2[kGateTokens];
 
  public:
@@ -55,25 +66,13 @@ class GlaIntra {
       : w_(work), a_(work.a), base_(base), at_(shared_address(base)) {}
 
   __device__ void run(uint32_t block) {
-    const auto heads = static_cast<uint32_t>(a_.heads);
-    const uint32_t slot = block / heads;
-    head_ = static_cast<int>(block - slot * heads), slot_ = static_cast<int>(slot);
-    const int64_t sequence =
-        a_.run.start ? sequence_of(slot_) : slot / static_cast<uint32_t>(w_.chunks);
-    const RunTokens run = a_.run[sequence];
-    const int64_t first = (slot_ - w_.slot(sequence, run.begin)) * kChainTokens;
-    if (first >= run.count) return;
-    batch_ = static_cast<int>(run.batch), token_ = static_cast<int>(run.begin + first);
-    left_ = static_cast<int>(clamp_i64(run.count - first - kGateTokens * group(), 0, kGateTokens));
-    // Rows before the first output have none.
-    const int outputs = a_.o && first + kChainTokens > run.from ? w_.outputs : 0;
-    if (threadIdx.x == 0) {
-      sm90::barrier_init(full(0), 1), sm90::barrier_init(full(1), 1);
-      sm90::barrier_init_done();
-      sm90::tma_load_tile<Tile>(at_ + kShared.k, w_.k, full(0), token_, head_ / w_.key_share,
-                                batch_);
-      if (outputs > 0) load_query(0);
-    }
+    if (threadIdx.x < 32) begin(block);
+    __syncthreads();
+    const Chunk& chunk = *here();
+    slot_ = chunk.slot, head_ = chunk.head, batch_ = chunk.batch, token_ = chunk.token;
+    const int outputs = chunk.outputs, left = chunk.left - kGateTokens * group();
+    if (chunk.left <= 0) return;
+    left_ = left < 0 ? 0 : left < kGateTokens ? left : kGateTokens;
     Decays a;
     load_channels<Dtype>(a, a_.gate_key,
                          a_.gate_key.offset(int64_t{batch_}, int64_t{lane_token()}, int64_t{head_},
@@ -91,11 +90,38 @@ class GlaIntra {
     __syncthreads();
     sm90::barrier_wait(full(0), 0);
     clear_rows(kShared.k);
-    write_keys(a, total);
+    write_keys(a);
     for (int j = 0; j < outputs; ++j) output(j, j + 1 < outputs, a);
   }
 
  private:
+  // Where the block's chunk is, by its first warp; copies of K and of the first Q are under way.
+  // The first chunks are last: chains find them in L2.
+  __device__ void begin(uint32_t block) {
+    const auto heads = static_cast<uint32_t>(a_.heads);
+    const uint32_t order = block / heads, slot = static_cast<uint32_t>(w_.slots) - 1 - order;
+    head_ = static_cast<int>(block - order * heads), slot_ = static_cast<int>(slot);
+    const auto count = static_cast<uint32_t>(a_.run.count);
+    const int64_t sequence = a_.run.start ? sequence_of(slot_) : slot % count;
+    const RunTokens run = a_.run[sequence];
+    const int64_t chunk =
+        a_.run.start ? slot_ - w_.slot(sequence, run.begin, 0) : int64_t{slot / count};
+    const int64_t first = chunk * kChainTokens;
+    batch_ = static_cast<int>(run.batch), token_ = static_cast<int>(run.begin + first);
+    if (threadIdx.x > 0) return;
+    const int left = static_cast<int>(clamp_i64(run.count - first, 0, kChainTokens));
+    // Rows before the first output have none.
+    const int outputs = a_.o && first + kChainTokens > run.from ? w_.outputs : 0;
+    *here() = {slot_, head_, batch_, token_, left, outputs};
+    if (left == 0) return;
+    sm90::barrier_init(full(0), 1), sm90::barrier_init(full(1), 1);
+    sm90::barrier_init_done();
+    sm90::tma_load_tile<Tile>(at_ + kShared.k, w_.k, full(0), token_, head_ / w_.key_share, batch_);
+    if (outputs > 0) load_query(0);
+  }
+  __device__ GlaIntraChunk* here() const {
+    return reinterpret_cast<GlaIntraChunk*>(base_ + kShared.chunk);
+  }
   __device__ static int panel() {
     return threadIdx.x / (32 * kGateGroups);
   }
@@ -141,7 +167,7 @@ class GlaIntra {
     int64_t low = 0, high = a_.run.count - 1;
     while (low < high) {
       const int64_t middle = high - (high - low) / 2;
-      if (w_.slot(middle, clamp_i64(a_.run.start[middle], 0, a_.run.s)) <= slot)
+      if (w_.slot(middle, clamp_i64(a_.run.start[middle], 0, a_.run.s), 0) <= slot)
         low = middle;
       else
         high = middle - 1;
@@ -161,12 +187,8 @@ class GlaIntra {
       *reinterpret_cast<uint32_t*>(base_ + tile + place(first_place(), i)) = 0;
     sm90::fence_shared();
   }
-  // The totals of groups first .. end - 1.
-  __device__ float2 product(int first, int end) const {
-    float2 all = make_float2(1, 1);
-#pragma unroll 1
-    for (int i = first; i < end; ++i) all = all * totals()[i * (D / 2) + channel() / 2];
-    return all;
+  __device__ float2 total(int group) const {
+    return totals()[group * (D / 2) + channel() / 2];
   }
   __device__ void clear_scores() const {
     for (int i = threadIdx.x * 16; i < kGlaScores; i += threads * 16)
@@ -178,57 +200,84 @@ class GlaIntra {
   }
 
   // K~, the factors of the chunk, and right rows.
-  __device__ void write_keys(const Decays& a, float2 total) const {
+  __device__ void write_keys(const Decays& a) const {
     unsigned char* to = w_.keys + (int64_t{slot_} * a_.heads + head_) * gla_key_stride(D);
-    const int g = group();
-    const float2 after = product(g + 1, kGateGroups), whole = total * after;
-    __any_sync(~0u, whole.x == 0 || whole.y == 0) ? write_keys<true>(to, a, after)
-                                                  : write_keys<false>(to, a, after);
-    if (g != 0) return;
-    const float2 all = product(0, kGateGroups);
+    const int g = group(), at = sm90::unhoisted(first_place());
+    Decays here;
+    float2 suffix = make_float2(1, 1), near = suffix, by = suffix;
+#pragma unroll
+    for (int i = kGateTokens - 1; i >= 0; --i) {
+      const float2 k = row(kShared.k, at, i);
+      here[i] = suffix * k;
+      if (i % (2 * kNear) < kNear) put(level(3), at, i, near * k), near = near * a[i];
+      suffix = suffix * a[i];
+    }
+#pragma unroll
+    for (int i = 1; i < kGateGroups / 2; ++i)
+      if (i > g) by = by * total(i);
+    if (g % 2 == 0) put_rows(2, at, here, make_float2(1, 1));
+    if (g % 4 < 2) put_rows(1, at, here, g % 4 == 0 ? total(g + 1) : make_float2(1, 1));
+    if (g < 4) put_rows(0, at, here, by);
+#pragma unroll
+    for (int i = kGateGroups / 2; i < kGateGroups; ++i)
+      if (i > g) by = by * total(i);
+    const float2 all = suffix * by;
     const int zero = __any_sync(~0u, all.x == 0 || all.y == 0);
+    if (zero) drop(here, a, by);
+    put_all(to, at, here, by);
+    if (g != 0) return;
     auto* factors = reinterpret_cast<float*>(to + Tile::bytes);
     reinterpret_cast<float2*>(factors)[channel() / 2] = all;
     if (threadIdx.x % 32 == 0) reinterpret_cast<int32_t*>(factors + D)[panel()] = zero;
     if (kPanels == 1 && threadIdx.x == 0) reinterpret_cast<int32_t*>(factors + D)[1] = 0;
   }
-
-  // Zero: some channel is reset.  What is dropped then is dropped, whatever it is.
-  template <bool Zero>
-  __device__ void write_keys(unsigned char* to, const Decays& a, float2 after) const {
-    const int g = group(), at = sm90::unhoisted(first_place());
-    const float2 by[2] = {product(g + 1, kGateGroups / 2), product(g + 1, g / 4 * 4 + 2)};
-    float2 suffix = make_float2(1, 1), near = suffix;
+  // What a reset drops is dropped, whatever it is.
+  __device__ static void drop(Decays& here, const Decays& a, float2 after) {
 #pragma unroll
     for (int i = kGateTokens - 1; i >= 0; --i) {
-      const float2 k = row(kShared.k, at, i), here = suffix * k, all = suffix * after;
-      put(to, at, i, Zero ? make_float2(decayed(all.x, k.x), decayed(all.y, k.y)) : all * k);
-      if (g < 4) put(level(0), at, i, here * by[0]);
-      if (g % 4 < 2) put(level(1), at, i, here * by[1]);
-      if (g % 2 == 0) put(level(2), at, i, here);
-      if (i % (2 * kNear) < kNear) put(level(3), at, i, near * k), near = near * a[i];
-      suffix = suffix * a[i];
+      if (after.x == 0) here[i].x = 0;
+      if (after.y == 0) here[i].y = 0;
+      after = after * a[i];
     }
+  }
+  __device__ void put_rows(int i, int at, const Decays& rows, float2 by) const {
+#pragma unroll
+    for (int n = 0; n < kGateTokens; ++n) put(level(i), at, n, rows[n] * by);
+  }
+  // To memory: a tile whose address is a multiple of 128.
+  __device__ static void put_all(unsigned char* tile, int at, const Decays& rows, float2 by) {
+    const uintptr_t first = sm90::unhoisted(reinterpret_cast<uintptr_t>(tile) + at);
+#pragma unroll
+    for (int n = 0; n < kGateTokens; ++n)
+      *reinterpret_cast<uint32_t*>((first ^ (n * 16)) + n * kPanelRowBytes) =
+          pack<Dtype>(rows[n].x * by.x, rows[n].y * by.y);
   }
 
   // Q~ and left rows of an output.
   __device__ void write_queries(unsigned char* to, const Decays& a) const {
     const int g = group(), at = sm90::unhoisted(first_place());
-    const float2 scale = make_float2(a_.scale, a_.scale), before = scale * product(0, g);
-    const float2 by[2] = {product(4, g), product(g / 4 * 4 + 2, g)};
-    float2 prefix = make_float2(1, 1), near = make_float2(1, 1);
+    Decays here;
+    float2 prefix = make_float2(1, 1), near = prefix, by = prefix;
 #pragma unroll
     for (int i = 0; i < kGateTokens; ++i) {
       if (i % kNear == 0) near = make_float2(1, 1);
       if (!Before) prefix = prefix * a[i], near = near * a[i];
-      const float2 q = row(kShared.q, at, i), here = prefix * q;
-      put(to, at, i, here * before);
-      if (g >= 4) put(level(0), at, i, here * by[0]);
-      if (g % 4 >= 2) put(level(1), at, i, here * by[1]);
-      if (g % 2) put(level(2), at, i, here);
+      const float2 q = row(kShared.q, at, i);
+      here[i] = prefix * q;
       if (i % (2 * kNear) >= kNear) put(level(3), at, i, near * q);
       if (Before) prefix = prefix * a[i], near = near * a[i];
     }
+#pragma unroll
+    for (int i = kGateGroups / 2; i < kGateGroups - 1; ++i)
+      if (i < g) by = by * total(i);
+    if (g % 2) put_rows(2, at, here, make_float2(1, 1));
+    if (g % 4 >= 2) put_rows(1, at, here, g % 4 == 3 ? total(g - 1) : make_float2(1, 1));
+    if (g >= 4) put_rows(0, at, here, by);
+    float2 first = make_float2(a_.scale, a_.scale);
+#pragma unroll
+    for (int i = 0; i < kGateGroups / 2; ++i)
+      if (i < g) first = first * total(i);
+    put_all(to, at, here, first * by);
   }
   // What is made of them is made again for each output, not kept in registers.
   __device__ static void forget(Decays& x) {
