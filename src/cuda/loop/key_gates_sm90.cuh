@@ -93,9 +93,9 @@ struct DecayMap {
   }
 };
 
-// Two neighbouring channels of eight tokens of f32 or Dtype, of which `left` are read.  `pairs`:
-// they are neighbours in memory, aligned as one.
-template <int Dtype>
+// Two neighbouring channels of eight tokens, of which `left` are read.  `pairs`: they are
+// neighbours in memory, aligned as one.  Until unpack_channels(), 16-bit elements are a word in x:
+// whatever asks for a value waits for memory.
 __device__ __forceinline__ void load_channels(float2 (&to)[kGateTokens], const Floats<4>& x,
                                               int64_t first, bool pairs, int left) {
   const auto each = [&](auto* at, auto load) {
@@ -120,10 +120,17 @@ __device__ __forceinline__ void load_channels(float2 (&to)[kGateTokens], const F
   const auto* from = static_cast<const uint16_t*>(x.view.data) + first;
   if (pairs)
     each(from,
-         [](const uint16_t* at) { return pair_of<Dtype>(*reinterpret_cast<const uint32_t*>(at)); });
+         [](const uint16_t* at) { return make_float2(*reinterpret_cast<const float*>(at), 0); });
   else
-    each(from,
-         [=](const uint16_t* at) { return pair_of<Dtype>(at[0] | uint32_t{at[next]} << 16); });
+    each(from, [=](const uint16_t* at) {
+      return make_float2(float_of(at[0] | uint32_t{at[next]} << 16), 0);
+    });
+}
+template <int Dtype>
+__device__ __forceinline__ void unpack_channels(float2 (&x)[kGateTokens], int32_t dtype) {
+  if (dtype == FOVEA_F32) return;
+#pragma unroll
+  for (int i = 0; i < kGateTokens; ++i) x[i] = pair_of<Dtype>(bits_of(x[i].x));
 }
 
 // The sums over a warp's lanes of N values, each in the lanes of one index: x[0] is that of

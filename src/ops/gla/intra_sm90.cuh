@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What x_gla_forward with key gates needs of a chunk of 64 tokens that no state is in, by a block
-// for each chunk and state head (loop/key_gates_sm90.cuh).  With w_ts the decays after s up to t:
+// What x_gla_forward with key gates needs of a chunk of 64 tokens and a state head that no state is
+// in (loop/key_gates_sm90.cuh).  Blocks take chunks in turn; copies of the next one are under way.
+// With w_ts the decays after s up to t:
 //   Q~_t = scale q_t w_t     w_t  from the chunk's first token up to t
 //   K~_s = k_s w_s           w_s  after s up to the chunk's end
 //   A_ts = scale q_t . w_ts . k_s, s <= t             dot_t = scale q_t . (bonus . k_t)
@@ -12,13 +13,14 @@
 // Shared memory: K, Q, the rows of each level, A, totals of groups of eight tokens, near sums,
 // dots.
 //
-//   | barrier           | who arrives | who waits | what it guards                             |
-//   | full 0            | TMA         | all       | K, to be read                              |
-//   | full 1            | TMA         | all       | Q of an output, to be read                 |
-//   | begun             | all         | all       | the chunk, full 0 and 1                    |
-//   | 1st __syncthreads | all         | all       | totals and A's zeros, to be read           |
-//   | before scores     | all         | all       | rows and sums, to be read; Q, to be loaded |
-//   | after scores      | all         | all       | A, to be read; rows and sums, to be written |
+//   | barrier       | who arrives | who waits | what it guards                             |
+//   | full 0        | TMA         | all       | K, to be read                              |
+//   | full 1        | TMA         | all       | Q of an output, to be read                 |
+//   | begun         | all         | all       | full 0 and 1, A's zeros, the first chunks  |
+//   | after totals  | all         | all       | totals, to be read                         |
+//   | before scores | all         | all       | rows and sums, to be read; K and Q, to be loaded |
+//   | after scores  | all         | all       | A, to be read; rows, sums and totals, to be written
+//   |
 #pragma once
 #include "cuda/launch.h"
 #include "cuda/loop/key_gates_sm90.cuh"
@@ -30,9 +32,16 @@ namespace fovea::cuda {
 // A block's chunk.
 struct GlaIntraChunk {
   int slot, head, batch;
-  int token;    // its first
-  int left;     // tokens that there are, 0 to 64
-  int outputs;  // heads that have some
+  int token;     // its first
+  int left;      // tokens that there are, 0 to 64
+  int outputs;   // heads that have some
+  int64_t next;  // where the block looks for the one after it
+
+  // Of a group's tokens, those that there are.
+  __device__ int rows(int group) const {
+    const int rows = left - kGateTokens * group;
+    return rows < 0 ? 0 : rows < kGateTokens ? rows : kGateTokens;
+  }
 };
 
 template <int D>
@@ -45,7 +54,7 @@ struct GlaIntraShared : sm90::SharedLayout {
   int totals = of<float2>(kGateGroups * D / 2);
   int near = of<float>(kPanels * kGateGroups * kNearParts * kNearPairs);
   int dots = of<float>(kPanels * kChainTokens);
-  int chunk = of<GlaIntraChunk>();
+  int chunks = of<GlaIntraChunk>(3);  // the one at hand and two that follow
   int full = barriers(2);
 };
 
@@ -65,62 +74,103 @@ class GlaIntra {
   __device__ GlaIntra(const GlaWork90& work, unsigned char* base)
       : w_(work), a_(work.a), base_(base), at_(shared_address(base)) {}
 
-  __device__ void run(uint32_t block) {
-    if (threadIdx.x < 32) begin(block);
-    __syncthreads();
-    const Chunk& chunk = *here();
-    slot_ = chunk.slot, head_ = chunk.head, batch_ = chunk.batch, token_ = chunk.token;
-    const int outputs = chunk.outputs, left = chunk.left - kGateTokens * group();
-    if (chunk.left <= 0) return;
-    left_ = left < 0 ? 0 : left < kGateTokens ? left : kGateTokens;
-    Decays a;
-    load_channels<Dtype>(a, a_.gate_key,
-                         a_.gate_key.offset(int64_t{batch_}, int64_t{lane_token()}, int64_t{head_},
-                                            int64_t{channel()}),
-                         w_.gate_pairs, left_);
-    float2 bias{};
-    if (a_.bias)
-      bias = make_float2(*a_.bias.at(head_, channel()), *a_.bias.at(head_, channel() + 1));
-    DecayMap(a_.gate, a_.rate_of(head_))(a_.gate, a, bias, left_);
-    float2 total = a[0];
-#pragma unroll
-    for (int i = 1; i < kGateTokens; ++i) total = total * a[i];
-    totals()[group() * (D / 2) + channel() / 2] = total;
+  __device__ void run() {
+    if (threadIdx.x == 0) {
+      sm90::barrier_init(full(0), 1), sm90::barrier_init(full(1), 1);
+      sm90::barrier_init_done();
+      find(0, blockIdx.x), load_chunk(0), find(1, here(0).next);
+    }
     clear_scores();
     __syncthreads();
-    sm90::barrier_wait(full(0), 0);
-    clear_rows(kShared.k);
-    write_keys(a);
-    for (int j = 0; j < outputs; ++j) output(j, j + 1 < outputs, a);
+    Decays a;
+    load_gates(a, here(0));
+    uint32_t phase = 0, query_phase = 0;
+    for (int i = 0; here(i).left > 0; i = i == 2 ? 0 : i + 1, phase ^= 1) {
+      const Chunk& chunk = here(i);
+      slot_ = chunk.slot, head_ = chunk.head, left_ = chunk.rows(group());
+      const int outputs = chunk.outputs;
+      float2 bias{};
+      if (a_.bias)
+        bias = make_float2(*a_.bias.at(head_, channel()), *a_.bias.at(head_, channel() + 1));
+      unpack_channels<Dtype>(a, a_.gate_key.dtype);
+      DecayMap(a_.gate, a_.rate_of(head_))(a_.gate, a, bias, left_);
+      float2 total = a[0];
+#pragma unroll
+      for (int n = 1; n < kGateTokens; ++n) total = total * a[n];
+      totals()[group() * (D / 2) + channel() / 2] = total;
+      __syncthreads();
+      sm90::barrier_wait(full(0), phase);
+      clear_rows(kShared.k);
+      write_keys(a);
+      for (int j = 0; j < outputs; ++j, query_phase ^= 1) {
+        sm90::barrier_wait(full(1), query_phase);
+        write_output(j, a);
+        __syncthreads();
+        if (j + 1 < outputs) {
+          if (threadIdx.x == 0) load_query(here(i), j + 1);
+        } else {
+          ahead(i, a);
+        }
+        scores(j);
+      }
+      if (outputs == 0) {
+        __syncthreads();
+        ahead(i, a);
+      }
+    }
   }
 
  private:
-  // Where the block's chunk is, by its first warp; copies of K and of the first Q are under way.
-  // The first chunks are last: chains find them in L2.
-  __device__ void begin(uint32_t block) {
-    const auto heads = static_cast<uint32_t>(a_.heads);
-    const uint32_t order = block / heads, slot = static_cast<uint32_t>(w_.slots) - 1 - order;
-    head_ = static_cast<int>(block - order * heads), slot_ = static_cast<int>(slot);
-    const auto count = static_cast<uint32_t>(a_.run.count);
-    const int64_t sequence = a_.run.start ? sequence_of(slot_) : slot % count;
-    const RunTokens run = a_.run[sequence];
-    const int64_t chunk =
-        a_.run.start ? slot_ - w_.slot(sequence, run.begin, 0) : int64_t{slot / count};
-    const int64_t first = chunk * kChainTokens;
-    batch_ = static_cast<int>(run.batch), token_ = static_cast<int>(run.begin + first);
-    if (threadIdx.x > 0) return;
-    const int left = static_cast<int>(clamp_i64(run.count - first, 0, kChainTokens));
-    // Rows before the first output have none.
-    const int outputs = a_.o && first + kChainTokens > run.from ? w_.outputs : 0;
-    *here() = {slot_, head_, batch_, token_, left, outputs};
-    if (left == 0) return;
-    sm90::barrier_init(full(0), 1), sm90::barrier_init(full(1), 1);
-    sm90::barrier_init_done();
-    sm90::tma_load_tile<Tile>(at_ + kShared.k, w_.k, full(0), token_, head_ / w_.key_share, batch_);
-    if (outputs > 0) load_query(0);
+  __device__ GlaIntraChunk& here(int i) const {
+    return reinterpret_cast<GlaIntraChunk*>(base_ + kShared.chunks)[i];
   }
-  __device__ GlaIntraChunk* here() const {
-    return reinterpret_cast<GlaIntraChunk*>(base_ + kShared.chunk);
+  // The block's next chunk, `block` or a later one, by one thread.
+  // The first chunks are last: chains find them in L2.
+  __device__ void find(int i, int64_t block) const {
+    Chunk to{};
+    const auto heads = static_cast<uint32_t>(a_.heads), count = static_cast<uint32_t>(a_.run.count);
+    for (; block < w_.slots * a_.heads && to.left == 0; block += gridDim.x) {
+      const uint32_t order = static_cast<uint32_t>(block) / heads;
+      to.slot = static_cast<int>(w_.slots - 1 - order);
+      to.head = static_cast<int>(static_cast<uint32_t>(block) - order * heads);
+      const uint32_t slot = to.slot, chunk = slot / count;
+      const int64_t sequence = a_.run.start ? sequence_of(to.slot) : slot - chunk * count;
+      const RunTokens run = a_.run[sequence];
+      const int64_t first =
+          (a_.run.start ? to.slot - w_.slot(sequence, run.begin, 0) : chunk) * kChainTokens;
+      to.batch = static_cast<int>(run.batch), to.token = static_cast<int>(run.begin + first);
+      to.left = static_cast<int>(clamp_i64(run.count - first, 0, kChainTokens));
+      // Rows before the first output have none.
+      to.outputs = a_.o && first + kChainTokens > run.from ? w_.outputs : 0;
+    }
+    to.next = block;
+    here(i) = to;
+  }
+  // K and the first Q of a chunk, by one thread.
+  __device__ void load_chunk(int i) const {
+    const Chunk& chunk = here(i);
+    if (chunk.left == 0) return;
+    sm90::tma_load_tile<Tile>(at_ + kShared.k, w_.k, full(0), chunk.token,
+                              chunk.head / w_.key_share, chunk.batch);
+    if (chunk.outputs > 0) load_query(chunk, 0);
+  }
+  __device__ void load_query(const Chunk& chunk, int j) const {
+    sm90::tma_load_tile<Tile>(at_ + kShared.q, w_.q, full(1), chunk.token,
+                              (chunk.head * w_.outputs + j) / w_.query_share, chunk.batch);
+  }
+  __device__ void load_gates(Decays& a, const Chunk& chunk) const {
+    load_channels(
+        a, a_.gate_key,
+        a_.gate_key.offset(int64_t{chunk.batch}, int64_t{chunk.token} + kGateTokens * group(),
+                           int64_t{chunk.head}, int64_t{channel()}),
+        w_.gate_pairs, chunk.rows(group()));
+  }
+  // Once no thread reads K and Q of chunk i: copies for the next one, and which is after that.
+  __device__ void ahead(int i, Decays& a) const {
+    const int next = i == 2 ? 0 : i + 1;
+    if (threadIdx.x == threads - 32)
+      load_chunk(next), find(next == 2 ? 0 : next + 1, here(next).next);
+    load_gates(a, here(next));
   }
   __device__ static int panel() {
     return threadIdx.x / (32 * kGateGroups);
@@ -131,15 +181,8 @@ class GlaIntra {
   __device__ static int channel() {
     return sm90::unhoisted(static_cast<int>(64 * panel() + threadIdx.x % 32 * 2));
   }
-  __device__ int lane_token() const {
-    return token_ + kGateTokens * group();
-  }
   __device__ uint32_t full(int i) const {
     return at_ + kShared.full + 8 * i;
-  }
-  __device__ void load_query(int j) const {
-    sm90::tma_load_tile<Tile>(at_ + kShared.q, w_.q, full(1), token_,
-                              output_head(j) / w_.query_share, batch_);
   }
   // Where the lane's two channels of row i of its group are in a tile.
   __device__ static int place(int first, int i) {
@@ -158,9 +201,6 @@ class GlaIntra {
   }
   __device__ float* dots(int panel) const {
     return reinterpret_cast<float*>(base_ + kShared.dots) + panel * kChainTokens;
-  }
-  __device__ int output_head(int j) const {
-    return head_ * w_.outputs + j;
   }
   // Packed: the sequence with the last first slot that is at most `slot`.
   __device__ int64_t sequence_of(int64_t slot) const {
@@ -332,7 +372,7 @@ class GlaIntra {
     return base_ + kShared.scores + panel_place(t, s / kChunk) + s % kChunk * 2;
   }
   // Scores from the rows of the levels, a tile a warp, and from the near sums.
-  __device__ void scores() const {
+  __device__ void level_scores() const {
     const uint32_t thread = sm90::unhoisted(threadIdx.x), lane = thread % 32;
     const uint32_t row = lane / 4, n = lane % 4 * 2;
     for (uint32_t i = thread / 32; i < LevelTile::kCount; i += threads / 32) {
@@ -358,27 +398,26 @@ class GlaIntra {
 
   // Q~, A and the dots of an output.
   __device__ unsigned char* answers(int j) const {
-    const int head = sm90::unhoisted(output_head(j));
-    return w_.queries + (int64_t{slot_} * a_.heads_out + head) * gla_query_stride(D);
+    const int64_t head = head_ * w_.outputs + sm90::unhoisted(j);
+    return w_.queries + (slot_ * a_.heads_out + head) * gla_query_stride(D);
   }
-  __device__ void output(int j, bool more, Decays& a) const {
-    forget(a);
-    sm90::barrier_wait(full(1), static_cast<uint32_t>(j % 2));
+  // What threads make of Q.
+  __device__ void write_output(int j, Decays& a) const {
     clear_rows(kShared.q);
+    forget(a);
     write_queries(answers(j), a);
     near_sums(a);
     if (a_.bonus) own_sums();
-    __syncthreads();
-    if (more && threadIdx.x == 0) load_query(j + 1);
-    scores();
+  }
+  __device__ void scores(int j) const {
+    level_scores();
     if (a_.bonus && threadIdx.x < kChainTokens) {
       float dot = dots(0)[threadIdx.x];
       if (kPanels > 1) dot += dots(1)[threadIdx.x];
       reinterpret_cast<float*>(answers(j) + Tile::bytes + kGlaScores)[threadIdx.x] = a_.scale * dot;
     }
     __syncthreads();
-    for (int i = sm90::unhoisted(static_cast<int>(threadIdx.x)) * 16; i < kGlaScores;
-         i += threads * 16)
+    for (uint32_t i = sm90::unhoisted(threadIdx.x) * 16; i < kGlaScores; i += threads * 16)
       *reinterpret_cast<uint4*>(answers(j) + Tile::bytes + i) =
           *reinterpret_cast<const uint4*>(base_ + kShared.scores + i);
   }
@@ -387,8 +426,7 @@ class GlaIntra {
   const Recur& a_;
   unsigned char* base_;
   uint32_t at_;
-  int slot_, head_, batch_, token_;  // the chunk's first token
-  int left_;                         // of the lane's tokens that there are
+  int slot_, head_, left_;  // of the lane's tokens, how many there are
 };
 
 template <int Dtype, int D, bool Before>
@@ -396,7 +434,7 @@ __global__ void __launch_bounds__(GlaIntra<Dtype, D, Before>::threads,
                                   GlaIntra<Dtype, D, Before>::blocks)
     gla_intra_sm90_kernel(const __grid_constant__ GlaWork90 work) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  GlaIntra<Dtype, D, Before>(work, shared).run(blockIdx.x);
+  GlaIntra<Dtype, D, Before>(work, shared).run();
 }
 
 }  // namespace fovea::cuda
