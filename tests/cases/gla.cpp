@@ -429,14 +429,16 @@ void keyed_chains(GlaCases& cases) {
       "start seqs=5 s=90 nan=1 state_out gate_key read_before=1",
       "b=5 s=71 head_first state_out gate_key hard=2",
       "b=1 s=200 h=8 g=2 x=2 state_in state_out gate_key hard=3 bonus bonus_sigmoid=1",
-      "b=2 s=129 gate_key hard=4 read_before=1 bonus o:f32",
-      "b=2 s=129 gate_key hard=4 o:f32",
+      "b=2 s=129 gate_key hard=4 read_before=1 bonus o:f32", "b=2 s=129 gate_key hard=4 o:f32",
       "b=2 s=190 gate_key gate_key:f32 const=1 state_in state_out",
       "b=2 s=70 hard=2 reset=1 state_in state_out gate_key",
       "b=1 s=256 gate_key gate_map=4 gate_bound=3 gate_bias hard=1 read_before=1 state_in "
       "state_out",
-      "b=1 s=100 gaps gate_key gate_key:f16 state_out",
-      "b=2 s=130 state_in state_out gate_key read_before=1 skip bonus output_from"};
+      "b=1 s=100 gaps gate_key gate_key:f32 state_out",
+      "b=2 s=130 state_in state_out gate_key read_before=1 skip bonus output_from",
+      // More chunks than blocks.
+      "b=2 s=130 h=144 g=72 x=72 state_out gate_key gate_map=3",
+      "start seqs=5 s=300 h=60 g=60 x=60 state_out gate_key read_before=1 bonus"};
   for (const char* d : {"64", "128"})
     for (const std::string& call : calls) {
       const bool wide = call.find("e=128") != std::string::npos;

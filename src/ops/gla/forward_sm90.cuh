@@ -280,6 +280,7 @@ class GlaBlock90 {
       if constexpr (Shape::keyed) {
         const float* all = key_factors(at);
         state.advance(all, zeros(all), sum);
+        __syncwarp();
         keys_.release(at);
         if (c + 1 < chain_.end) take(key);
       } else {

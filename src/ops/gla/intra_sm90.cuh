@@ -37,10 +37,12 @@ struct GlaIntraChunk {
   int outputs;   // heads that have some
   int64_t next;  // where the block looks for the one after it
 
-  // Of a group's tokens, those that there are.
+  // Of a warp's group of tokens, those that there are.  By a shuffle: else ptxas 13.0 answers
+  // whether all are there by a predicate of the clamping instruction, which is wrong where none
+  // are.
   __device__ int rows(int group) const {
     const int rows = left - kGateTokens * group;
-    return rows < 0 ? 0 : rows < kGateTokens ? rows : kGateTokens;
+    return sm90::uniform(rows < 0 ? 0 : rows < kGateTokens ? rows : kGateTokens);
   }
 };
 
