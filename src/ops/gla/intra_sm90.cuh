@@ -10,17 +10,15 @@
 //   A lane owns two channels of eight tokens, a warp 64 channels.  The lane has their decays in
 // registers, and writes Q~, K~ and the rows of every level.  Then warps make tiles of scores by
 // mma.sync.
-// Shared memory: K, Q, the rows of each level, A, totals of groups of eight tokens, near sums,
-// dots.
+// Shared memory: K, Q, rows of each level, A, totals of eight tokens, near sums, dots.
 //
-//   | barrier       | who arrives | who waits | what it guards                             |
-//   | full 0        | TMA         | all       | K, to be read                              |
-//   | full 1        | TMA         | all       | Q of an output, to be read                 |
-//   | begun         | all         | all       | full 0 and 1, A's zeros, the first chunks  |
-//   | after totals  | all         | all       | totals, to be read                         |
-//   | before scores | all         | all       | rows and sums, to be read; K and Q, to be loaded |
-//   | after scores  | all         | all       | A, to be read; rows, sums and totals, to be written
-//   |
+//   | barrier       | who arrives | who waits | what it guards                                 |
+//   | full 0        | TMA         | all       | K, to be read                                  |
+//   | full 1        | TMA         | all       | Q of an output, to be read                     |
+//   | begun         | all         | all       | full 0 and 1, A's zeros, the first chunks      |
+//   | after totals  | all         | all       | totals, to be read                             |
+//   | before scores | all         | all       | rows, sums: to be read; K, Q: to be loaded     |
+//   | after scores  | all         | all       | A: to be read; rows, sums, totals: to be made  |
 #pragma once
 #include "cuda/launch.h"
 #include "cuda/loop/key_gates_sm90.cuh"
@@ -37,9 +35,8 @@ struct GlaIntraChunk {
   int outputs;   // heads that have some
   int64_t next;  // where the block looks for the one after it
 
-  // Of a warp's group of tokens, those that there are.  By a shuffle: else ptxas 13.0 answers
-  // whether all are there by a predicate of the clamping instruction, which is wrong where none
-  // are.
+  // Of a warp's group of tokens, those that there are.  By a shuffle: else ptxas 13.0 compares the
+  // result with 8 by a predicate of the clamping instruction, which is wrong below 0.
   __device__ int rows(int group) const {
     const int rows = left - kGateTokens * group;
     return sm90::uniform(rows < 0 ? 0 : rows < kGateTokens ? rows : kGateTokens);
