@@ -337,6 +337,13 @@ void chains(std::vector<harness::Case>& cases) {
       "snapshot_every=64",
       "e=64 start seqs=5 s=90 nan=1 state_out",
       "e=192 b=5 s=71 h=1 g=1 x=2 head_first state_out"};
+  const std::vector<std::string> parts = {
+      "e=64 b=2 s=330 h=2 g=2 x=2 state_in state_out splits=3",
+      "e=128 start seqs=4 s=700 h=4 g=2 x=2 state_in state_row shared=1 splits=4",
+      "e=64 b=1 s=450 h=2 g=2 x=2 state_in state_out snapshot snapshot_row snapshot_every=64 "
+      "splits=100",
+      "e=64 b=3 s=260 len output_from h=2 g=2 x=4 state_in state_row state_out splits=2",
+      "e=64 b=1 s=64 h=1 g=1 x=1 state_in state_out splits=4"};
   const std::vector<std::string> forms = {
       "beta gate_head gates=1",
       "beta beta_map=1 l2_norm=1 keys=1",
@@ -355,6 +362,13 @@ void chains(std::vector<harness::Case>& cases) {
         add(words + shapes[i] + " " + forms[(i + turn) % forms.size()], kernel);
     add(words + "e=64 b=3 s=70 h=1 g=1 x=1 nan=2 state_in state_out gate_head gates=2 beta",
         kernel);
+    add(words +
+            "e=64 b=3 s=270 h=1 g=1 x=1 nan=2 state_in state_out gate_head gates=2 beta splits=4",
+        kernel);
+    // Parts of sequences, of which short ones have fewer.
+    for (size_t i = 0; i < parts.size(); ++i)
+      for (size_t turn : {0, 1, 4})
+        add(words + parts[i] + " " + forms[(i + turn) % forms.size()], kernel);
   }
 }
 

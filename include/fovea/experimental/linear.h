@@ -43,6 +43,10 @@
  *
  *  So a draft that is verified and committed is plain decode, bit for bit.
  *
+ *  Few long sequences leave most of a GPU idle.  x_gla and x_delta then walk parts of a sequence at
+ *  once, from states that a first walk over the parts finds.  splits says how many; with 1 the table
+ *  holds, and with 0 for sequences below 4096 tokens.  Kernels that need no parts ignore it.
+ *
  *  Extents of its own:
  *    slots = 2: rows of state_in, r without state_row
  *    slots_out = 2: rows of state_out, r without state_row and state_out_row
@@ -251,7 +255,8 @@ typedef struct fovea_x_gla_forward_params {
   int32_t read_before;        /**< 1: y_t reads the state before its token */
   int32_t normalise;          /**< 1: y_t is divided by scale q^ . z_t + eps */
   int32_t bonus_sigmoid;      /**< act: 0 none, 1 sigmoid of each column */
-  int32_t reserved;           /**< 0 */
+  int32_t splits;             /**< parts that a sequence is walked in at once; 0: chosen from
+                                   shapes, 1: bits do not depend on cuts */
 } fovea_x_gla_forward_params;
 
 FOVEA_API fovea_status fovea_x_gla_forward_workspace(fovea_context* ctx,
@@ -390,7 +395,8 @@ typedef struct fovea_x_delta_forward_params {
   int32_t gate_map;           /**< fovea_x_gate_map */
   int32_t beta_map;           /**< fovea_x_beta_map */
   int32_t l2_norm;            /**< 1: q and k are divided by their norms */
-  int32_t reserved;           /**< 0 */
+  int32_t splits;             /**< parts that a sequence is walked in at once; 0: chosen from
+                                   shapes, 1: bits do not depend on cuts */
 } fovea_x_delta_forward_params;
 
 FOVEA_API fovea_status fovea_x_delta_forward_workspace(fovea_context* ctx,

@@ -136,6 +136,15 @@ struct ChainState {
 #pragma unroll
       for (int c = 0; c < 4; ++c) x[j][c] = 0;
   }
+  // Columns of the identity, from `column` on.
+  __device__ void identity(int column) {
+#pragma unroll
+    for (int j = 0; j < D / 8; ++j)
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        x[j][c] =
+            8 * j + static_cast<int>(threadIdx.x) % 4 * 2 + c % 2 == column + row() + c / 2 * 8;
+  }
   __device__ void store(const Floats<4>& states, int64_t of, int64_t head, int64_t column) {
     each(states, of, head, column, [](float x, auto& to) {
       to = fovea::from_float<std::remove_reference_t<decltype(to)>>(x);

@@ -7,6 +7,7 @@
 #include "core/recur.h"
 #include "cuda/device.h"
 #include "cuda/loop/chain.h"
+#include "cuda/loop/parts.h"
 
 namespace fovea::cuda {
 
@@ -39,10 +40,19 @@ struct DeltaWork90 {
   int32_t key_share, query_share;    // heads of a key head, output heads of a query head
   int32_t outputs;                   // of a head
   int64_t slots, blocks;
+  ChainParts parts;
 
   // The slot of a sequence's first chunk.  Chunks of packed sequences may end anywhere.
   FOVEA_HD int64_t slot(int64_t sequence, int64_t begin) const {
     return a.run.start ? begin / kChainTokens + sequence : sequence * chunks;
+  }
+  // The first walk over parts: for the state alone, and tiles of their carries after its own.
+  DeltaWork90 first_walk() const {
+    DeltaWork90 w = *this;
+    w.parts.first = true, w.a.o = w.a.state_out = w.a.snapshot = {};
+    w.copies = w.cluster = 1;
+    w.blocks = a.run.count * a.heads * (parts.count - 1) * (tiles + a.d / kChainColumns);
+    return w;
   }
 };
 

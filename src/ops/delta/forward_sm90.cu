@@ -100,6 +100,7 @@ int64_t copies_of(const Context& ctx, const Recur& a, int64_t chains, bool toget
 struct DeltaPlan {
   DeltaWork90 work;
   Slot<unsigned char> inverses, scores;
+  Slot<float> state, carry;
   const DeltaInstance90* found;
 };
 
@@ -120,7 +121,13 @@ Text offer(const Context& ctx, const Recur& a, Plan& plan) {
   work.outputs = static_cast<int32_t>(a.outputs());
   work.key_share = static_cast<int32_t>(a.heads / a.g);
   work.query_share = static_cast<int32_t>(a.heads_out / a.h);
-  const bool together = in_place(a);
+  const int64_t parts = parts_of(a, device_info(ctx).multiprocessors, work.blocks,
+                                 a.run.count * a.heads * (a.d / kChainColumns));
+  if (work.blocks * parts > kTokensMost / kCopiesMost) return "more than 2^27 parts of chains";
+  work.parts.count = static_cast<int32_t>(parts);
+  work.parts.chunks = static_cast<int32_t>(ceil_div(work.chunks, parts));
+  work.blocks *= parts;
+  const bool together = parts == 1 && in_place(a);
   const int64_t copies = copies_of(ctx, a, work.blocks, together);
   work.copies = static_cast<int32_t>(copies), work.cluster = together ? work.copies : 1;
   work.blocks *= copies;
@@ -131,11 +138,17 @@ Text offer(const Context& ctx, const Recur& a, Plan& plan) {
     return why;
   p.inverses = plan.workspace.add<unsigned char>(work.slots, a.heads, kDeltaInverseStride);
   if (a.o) p.scores = plan.workspace.add<unsigned char>(work.slots, a.heads_out, kDeltaScoreStride);
+  if (parts > 1) {
+    p.state = plan.workspace.add<float>(a.run.count * parts, a.heads, a.d, a.e);
+    p.carry = plan.workspace.add<float>(a.run.count * parts, a.heads, a.d, a.d);
+  }
   plan.kernel +=
       Text(".") + dtype_name(a.q.dtype) + ".d" + Text::number(a.d) + ".x" + Text::number(copies);
+  if (parts > 1) plan.kernel += Text(".parts") + Text::number(parts);
   plan.launch = [p](Context& ctx, void* base) {
     DeltaWork90 work = p.work;
     work.inverses = p.inverses.at(base), work.scores = p.scores.at(base);
+    if (work.parts.count > 1) work.parts.set(work.a, p.state.at(base), p.carry.at(base));
     p.found->launch(ctx, work);
   };
   return "";

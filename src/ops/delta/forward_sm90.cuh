@@ -5,7 +5,9 @@
 //   O = scale |q|^-1 2^P . (Q H) + A U,   H = all H + (suffix . U)' K
 // A chain is a sequence, a state head and 64 value columns.  `copies` blocks walk each chain: all
 // of them move the state, and chunks' outputs go round among them.  So few chains fill the device,
-// and no number of copies changes a bit.  Copy 0 writes states.
+// and no number of copies changes a bit.  Copy 0 writes states.  A chain may be one of several
+// parts of a sequence (cuda/loop/parts.h): its first walk has tiles of M too, which are a state
+// that begins as the identity, with V = 0.
 //   Warpgroup 0: warp 0 is the producer.
 //   Warpgroup 1: the state, transposed in registers in f32: 64 value columns as rows.  Sums,
 //   packed, are the next A operand: H' of [K H]', Y' of U', U' of the state's sum.  That sum is
@@ -69,16 +71,23 @@ struct DeltaShared90 : sm90::SharedLayout {
 // The block's part of its chain.
 struct DeltaChain90 {
   RunTokens run;
-  int64_t head, column, out_row, slot;
+  int64_t head, column, out_row, slot, part;
   uint32_t copy, copies, outputs;
-  int begin, end;  // chunks that have outputs, from the first on; that the block walks
-  bool writes, has_output;
+  int begin;       // chunks that have outputs, from the first on
+  int start, end;  // chunks that the block walks
+  bool writes, has_output, carries, last, idle;
 
   __device__ DeltaChain90(const DeltaWork90& w, uint32_t block) {
     const Recur& a = w.a;
-    const auto tiles = static_cast<uint32_t>(w.tiles), heads = static_cast<uint32_t>(a.heads);
+    const bool once = w.parts.count == 1;
+    const auto own = static_cast<uint32_t>(w.tiles), heads = static_cast<uint32_t>(a.heads);
+    const uint32_t tiles = own + (w.parts.first ? static_cast<uint32_t>(a.d) / kChainColumns : 0);
+    const uint32_t parts = static_cast<uint32_t>(w.parts.count) - (w.parts.first ? 1 : 0);
     copies = static_cast<uint32_t>(w.copies), copy = block % copies, block /= copies;
-    column = int64_t{block % tiles} * kChainColumns, block /= tiles;
+    const uint32_t tile = block % tiles;
+    carries = tile >= own, block /= tiles;
+    column = int64_t{carries ? tile - own : tile} * kChainColumns;
+    part = once ? 0 : block % parts, block = once ? block : block / parts;
     head = block % heads;
     run = a.run[block / heads];
     slot = w.slot(run.sequence, run.begin);
@@ -88,8 +97,18 @@ struct DeltaChain90 {
     has_output = static_cast<bool>(a.o) && run.from < run.count;
     begin = static_cast<int>(run.from / kChainTokens);
     end = static_cast<int>((run.count + kChainTokens - 1) / kChainTokens);
-    if (!writes)
-      while (end > 0 && !owns(end - 1)) --end;
+    start = 0, last = true, idle = false;
+    if (!once) {
+      const int64_t from = part * w.parts.chunks, to = from + w.parts.chunks;
+      last = to >= end;
+      // No token is in the part, or nothing reads what it carries.
+      idle = part > 0 ? from >= end : carries;
+      start = static_cast<int>(min(from, int64_t{end}));
+      end = static_cast<int>(min(to, int64_t{end}));
+      if (idle) end = start;
+    }
+    if (!writes && !w.parts.first)
+      while (end > start && !owns(end - 1)) --end;
   }
   // Whether this block writes rows of a chunk: of an output head, of any.
   __device__ bool owns(int chunk, uint32_t output) const {
@@ -109,7 +128,10 @@ struct DeltaChain90 {
 class DeltaTurns {
  public:
   __device__ explicit DeltaTurns(const DeltaChain90& chain)
-      : c_(chain), step_(static_cast<int>(chain.outputs % chain.copies)) {}
+      : c_(chain),
+        step_(static_cast<int>(chain.outputs % chain.copies)),
+        before_(static_cast<int>(static_cast<uint32_t>(chain.start) % chain.copies *
+                                 static_cast<uint32_t>(step_) % chain.copies)) {}
   __device__ bool owns(int chunk) const {
     const int behind = static_cast<int>(c_.copy) - before_;
     const int turn = behind < 0 ? behind + static_cast<int>(c_.copies) : behind;
@@ -122,7 +144,7 @@ class DeltaTurns {
 
  private:
   const DeltaChain90& c_;
-  int step_, before_ = 0;
+  int step_, before_;
 };
 
 // Sums as the A operand of the next product: x times by, where f16 ends at 65504.  Then a row past
@@ -216,17 +238,19 @@ class DeltaBlock90 {
         w_.inverses + (chain_.slot * a_.heads + chain_.head) * kDeltaInverseStride;
     KeyState key;
     QueryState query;
-    for (int c = 0; c < chain_.end; ++c, key.next()) {
+    if (chain_.carries) zero_values();
+    for (int c = chain_.start; c < chain_.end; ++c, key.next()) {
       const int row = static_cast<int>(chain_.run.begin + chain_.first(c));
       const int64_t left = chain_.run.count - chain_.first(c);
       const uint32_t tile = key_tile(key);
       keys_.acquire(key);
       const auto load = [&](uint32_t barrier) {
         if (lane != 0) return;
-        sm90::barrier_expect(barrier, Shape::key_loaded);
+        sm90::barrier_expect(barrier, Shape::key_loaded - (chain_.carries ? TileV::bytes : 0));
         sm90::tma_load_panels<TileQ>(tile, w_.k, barrier, row, key_head, batch);
-        sm90::tma_load_box(tile + Shape::at_v, w_.v, barrier, static_cast<int>(chain_.column), row,
-                           value_head, batch);
+        if (!chain_.carries)
+          sm90::tma_load_box(tile + Shape::at_v, w_.v, barrier, static_cast<int>(chain_.column),
+                             row, value_head, batch);
         sm90::tma_load(tile + Shape::at_inverse, inverse + c * a_.heads * kDeltaInverseStride,
                        kDeltaInverseBytes, barrier);
       };
@@ -261,12 +285,13 @@ class DeltaBlock90 {
   // Warpgroup 1.
   __device__ void move_state() const {
     ChainState<D> state;
-    state.load(a_.state_in, a_.state_in ? chain_.run.state : -1, chain_.head, chain_.column);
+    if (chain_.idle) return;
+    begin_state(state);
     if (w_.cluster > 1) sm90::cluster_arrive(), sm90::cluster_wait();
     KeyState key;
     SlotState slot;
     DeltaTurns turns(chain_);
-    for (int c = 0; c < chain_.end; ++c, key.next(), turns.next()) {
+    for (int c = chain_.start; c < chain_.end; ++c, key.next(), turns.next()) {
       const uint32_t k = key_tile(key);
       const DeltaVectors& by = *reinterpret_cast<const DeltaVectors*>(
           base_ + (k + Shape::at_inverse + kDeltaTile - at_));
@@ -291,7 +316,9 @@ class DeltaBlock90 {
       if (owned) slot.next();
       if (chain_.writes && a_.snapshot) keep(state, c);
     }
-    if (chain_.writes && a_.state_out && chain_.out_row >= 0)
+    if (w_.parts.first)
+      store_part(state);
+    else if (chain_.writes && chain_.last && a_.state_out && chain_.out_row >= 0)
       state.store(a_.state_out, chain_.out_row, chain_.head, chain_.column);
   }
 
@@ -300,7 +327,7 @@ class DeltaBlock90 {
     QueryState query;
     SlotState slot;
     DeltaTurns turns(chain_);
-    for (int c = 0; c < chain_.end; ++c, turns.next()) {
+    for (int c = chain_.start; c < chain_.end; ++c, turns.next()) {
       if (!turns.owns(c)) continue;
       states_.wait(slot);
       for (uint32_t j = 0; j < chain_.outputs; ++j)
@@ -335,6 +362,37 @@ class DeltaBlock90 {
     return chain_.head * chain_.outputs + j;
   }
 
+  // The row of a part in the states between parts.
+  __device__ int64_t part_row() const {
+    return chain_.run.sequence * w_.parts.count + chain_.part;
+  }
+  // The state before the part; in the first walk zeros, of a carry the identity.
+  __device__ void begin_state(ChainState<D>& state) const {
+    if (chain_.carries) return state.identity(static_cast<int>(chain_.column));
+    if (w_.parts.count > 1 && !w_.parts.first)
+      return state.load(w_.parts.state, part_row(), chain_.head, chain_.column);
+    const bool given = a_.state_in && chain_.part == 0;
+    state.load(a_.state_in, given ? chain_.run.state : -1, chain_.head, chain_.column);
+    // The second walk may write the state where it lies.
+    if (w_.parts.first && chain_.part == 0)
+      state.store(w_.parts.state, part_row(), chain_.head, chain_.column);
+  }
+  __device__ void store_part(ChainState<D>& state) const {
+    if (chain_.carries)
+      state.store(w_.parts.carry, part_row(), chain_.head, chain_.column);
+    else
+      state.store(w_.parts.state, part_row() + 1, chain_.head, chain_.column);
+  }
+
+  // V of every stage, once: a carry loads none.
+  __device__ void zero_values() const {
+    constexpr int kRows = kChainTokens * kPanelChunks;
+    for (int i = static_cast<int>(threadIdx.x % 32); i < Shape::Stages * kRows; i += 32)
+      sm90::store_zeros(at_ + kShared.keys + i / kRows * Shape::key_bytes + Shape::at_v +
+                        TileV::at(i % kRows / kPanelChunks, i % kPanelChunks));
+    sm90::fence_shared();
+    __syncwarp();
+  }
   __device__ void zero_rows(uint32_t tile, int left) const {
     constexpr int kChunks = (TileQ::panels + 1) * kPanelChunks;
     for (int i = left * kChunks + static_cast<int>(threadIdx.x % 32); i < kChainTokens * kChunks;
@@ -568,8 +626,12 @@ DeltaInstance90 delta_sm90_instance() {
     static_assert(kShared <= 227 * 1024);
     launch<delta_intra_sm90_kernel<C.dtype, C.d>>(ctx, op, work.slots * work.a.heads, 128,
                                                   DeltaIntra<C.dtype, C.d>::shared_bytes, work);
-    launch_clusters<delta_forward_sm90_kernel<Shape>>(ctx, op, work.blocks, work.cluster,
-                                                      Shape::threads, kShared, work);
+    const auto walk = [&](const DeltaWork90& w) {
+      launch_clusters<delta_forward_sm90_kernel<Shape>>(ctx, op, w.blocks, w.cluster,
+                                                        Shape::threads, kShared, w);
+    };
+    if (work.parts.count > 1) walk(work.first_walk()), join_parts(ctx, op, work.a, work.parts);
+    walk(work);
   };
   return {C.dtype, C.d, launcher};
 }

@@ -2724,7 +2724,7 @@ c_struct! {
     read_before: i32 = 2552, "1: y_t reads the state before its token";
     normalise: i32 = 2556, "1: y_t is divided by scale q^ . z_t + eps";
     bonus_sigmoid: i32 = 2560, "act: 0 none, 1 sigmoid of each column";
-    reserved: i32 = 2564, "0";
+    splits: i32 = 2564, "parts that a sequence is walked in at once; 0: chosen from shapes, 1: bits do not depend on cuts";
 }
 
 c_struct! {
@@ -2846,7 +2846,7 @@ c_struct! {
     gate_map: i32 = 2056, "The fovea_x_gate_map.";
     beta_map: i32 = 2060, "The fovea_x_beta_map.";
     l2_norm: i32 = 2064, "1: q and k are divided by their norms";
-    reserved: i32 = 2068, "0";
+    splits: i32 = 2068, "parts that a sequence is walked in at once; 0: chosen from shapes, 1: bits do not depend on cuts";
 }
 
 c_struct! {

@@ -2147,6 +2147,7 @@ op! {
         read_before set_read_before: bool, "1: y_t reads the state before its token";
         normalise set_normalise: bool, "1: y_t is divided by scale q^ . z_t + eps";
         bonus_sigmoid set_bonus_sigmoid: i32, "act: 0 none, 1 sigmoid of each column";
+        splits set_splits: i32, "parts that a sequence is walked in at once; 0: chosen from shapes, 1: bits do not depend on cuts";
     }
 }
 
@@ -2273,6 +2274,7 @@ op! {
         gate_map set_gate_map: enum XGateMap, "The fovea_x_gate_map.";
         beta_map set_beta_map: enum XBetaMap, "The fovea_x_beta_map.";
         l2_norm set_l2_norm: bool, "1: q and k are divided by their norms";
+        splits set_splits: i32, "parts that a sequence is walked in at once; 0: chosen from shapes, 1: bits do not depend on cuts";
     }
 }
 
