@@ -66,6 +66,39 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// The same where M is a decay of each key channel.  A thread owns elements of H.
+__global__ void __launch_bounds__(kThreads)
+    join_decayed_kernel(const __grid_constant__ Recur a, const __grid_constant__ ChainParts parts) {
+  const int64_t size = a.d * a.e, tiles = (size + kThreads - 1) / kThreads;
+  const int64_t at = blockIdx.x % tiles * kThreads + threadIdx.x;
+  const int64_t head = blockIdx.x / tiles % a.heads, sequence = blockIdx.x / tiles / a.heads;
+  if (at >= size) return;
+  const int64_t chunks = (a.run[sequence].count + kChainTokens - 1) / kChainTokens;
+  const int64_t row = at / a.e, column = at - row * a.e, first = sequence * parts.count;
+  if (chunks <= parts.chunks) return;
+  float h = parts.state(first + 1, head, row, column);
+  for (int64_t part = 2; part < parts.count && part * parts.chunks < chunks; ++part) {
+    const float decay = *parts.decay.at(first + part - 1, head, row);
+    h = decayed(decay, h) + parts.state(first + part, head, row, column);
+    parts.state.store(h, first + part, head, row, column);
+  }
+}
+
+// A warp owns a part and a head.
+__global__ void __launch_bounds__(32)
+    part_decays_kernel(const __grid_constant__ Recur a, const __grid_constant__ ChainParts parts) {
+  const int64_t head = blockIdx.x % a.heads, row = blockIdx.x / a.heads;
+  const int64_t part = row % parts.count;
+  const RunTokens run = a.run[row / parts.count];
+  const int64_t tokens = int64_t{parts.chunks} * kChainTokens;
+  float sum = 0;
+  if (a.gate_head)
+    for (int64_t t = part * tokens + threadIdx.x; t < min((part + 1) * tokens, run.count); t += 32)
+      sum += a.head_gate(run.batch, run.begin + t, head).value;
+  for (int step = 16; step; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
+  for (int64_t c = threadIdx.x; c < a.d; c += 32) *parts.decay.at(row, head, c) = exp_of(sum);
+}
+
 // Of a chunk on one multiprocessor, in us on an H100: a walk for the state alone, one with outputs,
 // one whose outputs several blocks share.  And of joining a part.
 constexpr double kWalk = 0.95, kWalkOutputs = 1.45, kWalkShared = 1.05, kJoin = 6;
@@ -106,6 +139,14 @@ void join_parts(Context& ctx, const char* op, const Recur& a, const ChainParts& 
     run.template operator()<64>();
   else
     run.template operator()<128>();
+}
+
+void join_decayed_parts(Context& ctx, const char* op, const Recur& a, const ChainParts& parts) {
+  launch<join_decayed_kernel>(ctx, op, a.run.count * a.heads * ceil_div(a.d * a.e, kThreads),
+                              kThreads, 0, a, parts);
+}
+void decays_of_parts(Context& ctx, const char* op, const Recur& a, const ChainParts& parts) {
+  launch<part_decays_kernel>(ctx, op, a.run.count * parts.count * a.heads, 32, 0, a, parts);
 }
 
 }  // namespace fovea::cuda

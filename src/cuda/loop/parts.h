@@ -17,11 +17,13 @@ struct ChainParts {
   Floats<4> state;  // (sequence count + part, head, d, e): H before a part.  Of part 2 and on the
                     // first walk leaves what the part before adds.
   Floats<4> carry;  // (sequence count + part, head, d, d): M of a part
+  View<3> decay;    // (sequence count + part, head, d): its diagonal, where M has no more
 
   // Where they lie, in f32.
-  void set(const Recur& a, float* states, float* carries) {
+  void set(const Recur& a, float* states, float* carries, float* decays = nullptr) {
     state = {{states, {a.heads * a.d * a.e, a.d * a.e, a.e, 1}}, FOVEA_F32};
     carry = {{carries, {a.heads * a.d * a.d, a.d * a.d, a.d, 1}}, FOVEA_F32};
+    decay = {decays, {a.heads * a.d, a.d, 1}};
   }
 };
 
@@ -31,5 +33,9 @@ int64_t parts_of(const Recur& a, int64_t multiprocessors, int64_t chains, int64_
 
 // Step 2.
 void join_parts(Context& ctx, const char* op, const Recur& a, const ChainParts& parts);
+// The same of decays.
+void join_decayed_parts(Context& ctx, const char* op, const Recur& a, const ChainParts& parts);
+// The decays of parts under a head gate or none.
+void decays_of_parts(Context& ctx, const char* op, const Recur& a, const ChainParts& parts);
 
 }  // namespace fovea::cuda

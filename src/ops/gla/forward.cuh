@@ -7,6 +7,7 @@
 #include "core/recur.h"
 #include "cuda/device.h"
 #include "cuda/loop/chain.h"
+#include "cuda/loop/parts.h"
 
 namespace fovea::cuda {
 
@@ -39,6 +40,7 @@ struct GlaWork90 {
   int32_t copies;   // blocks that share the outputs of a chain
   int32_t cluster;  // of copies: none writes a state before all have read theirs
   int64_t blocks;
+  ChainParts parts;
   // With key gates.
   unsigned char *keys, *queries;  // [slot][head], [slot][output head]
   int64_t slots;
@@ -46,6 +48,14 @@ struct GlaWork90 {
   int32_t outputs;                 // of a head
   bool gate_pairs;                 // gate_key can be read two channels at a time
 
+  // The first walk over parts: for the state alone.
+  GlaWork90 first_walk() const {
+    GlaWork90 w = *this;
+    w.parts.first = true, w.a.o = w.a.state_out = w.a.snapshot = {};
+    w.copies = w.cluster = 1;
+    w.blocks = a.run.count * a.heads * (parts.count - 1) * tiles;
+    return w;
+  }
   // The slot of a sequence's chunk.  Chunks of packed sequences may end anywhere; others are in the
   // order in which chains take them.
   FOVEA_HD int64_t slot(int64_t sequence, int64_t begin, int64_t chunk) const {

@@ -146,7 +146,13 @@ Text offer(const Context& ctx, const Recur& a, Plan& plan) {
   if (__builtin_mul_overflow(a.run.count * a.heads, int64_t{work.tiles}, &work.blocks) ||
       work.blocks > kTokensMost / kCopiesMost)
     return "more than 2^26 chains";
-  const bool together = in_place(a);
+  const int64_t parts = parts_of(a, device_info(ctx).multiprocessors, work.blocks, 0);
+  if (work.blocks * parts > kTokensMost / kCopiesMost) return "more than 2^26 parts of chains";
+  work.parts.count = static_cast<int32_t>(parts);
+  work.parts.chunks =
+      static_cast<int32_t>(ceil_div(ceil_div(a.run.token_max, kChainTokens), parts));
+  work.blocks *= parts;
+  const bool together = parts == 1 && in_place(a);
   const int64_t copies = copies_of(ctx, a, work.blocks, together);
   work.copies = static_cast<int32_t>(copies), work.cluster = together ? work.copies : 1;
   work.blocks *= copies;
@@ -161,8 +167,15 @@ Text offer(const Context& ctx, const Recur& a, Plan& plan) {
   constexpr const char* kGates[] = {".plain", ".head", ".key"};
   plan.kernel += Text(".") + dtype_name(a.q.dtype) + ".d" + Text::number(a.d) + kGates[gate] +
                  ".x" + Text::number(copies);
-  plan.launch = [work, found, made](Context& ctx, void* base) {
+  if (parts > 1) plan.kernel += Text(".parts") + Text::number(parts);
+  Slot<float> states, decays;
+  if (parts > 1) {
+    states = plan.workspace.add<float>(a.run.count * parts, a.heads, a.d, a.e);
+    decays = plan.workspace.add<float>(a.run.count * parts, a.heads, a.d);
+  }
+  plan.launch = [work, found, made, states, decays](Context& ctx, void* base) {
     GlaWork90 at = work;
+    if (at.parts.count > 1) at.parts.set(at.a, states.at(base), nullptr, decays.at(base));
     at.keys = made.keys.at(base), at.queries = made.queries.at(base);
     found->launch(ctx, at);
   };

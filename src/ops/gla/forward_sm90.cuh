@@ -5,7 +5,8 @@
 //   O = Q~ H + A V + act(bonus dot V),   H = e^G H + V' K~,   e^G of each key channel
 // A chain is a sequence, a state head and 64 value columns.  `copies` blocks walk each chain: all
 // of them move the state, and chunks' outputs go round among them.  So few chains fill the device,
-// and no number of copies changes a bit.  Copy 0 writes states.
+// and no number of copies changes a bit.  Copy 0 writes states.  A chain may be one of several
+// parts of a sequence (cuda/loop/parts.h).
 //   Warpgroup 0: warp 0 is the producer.  Warps 1 to 3 make the decays of every third chunk.
 //   Warpgroup 1: the state, transposed in registers in f32.  Each chunk's sum is formed from zero
 //   and added by FFMA: the tensor core's sums are truncated, which would drift over many chunks.
@@ -69,16 +70,20 @@ struct GlaShared90 : sm90::SharedLayout {
 // The block's part of its chain.
 struct GlaChain90 {
   RunTokens run;
-  int64_t head, column, out_row;
+  int64_t head, column, out_row, part;
   uint32_t copy, copies, outputs;
-  int begin, end;  // chunks that have outputs, from the first on; that the block walks
-  bool writes, has_output;
+  int begin;       // chunks that have outputs, from the first on
+  int start, end;  // chunks that the block walks
+  bool writes, has_output, last;
 
   __device__ GlaChain90(const GlaWork90& w, uint32_t block) {
     const Recur& a = w.a;
     const auto tiles = static_cast<uint32_t>(w.tiles), heads = static_cast<uint32_t>(a.heads);
     copies = static_cast<uint32_t>(w.copies), copy = block % copies, block /= copies;
     column = int64_t{block % tiles} * kChainColumns, block /= tiles;
+    const bool once = w.parts.count == 1;
+    const uint32_t parts = static_cast<uint32_t>(w.parts.count) - (w.parts.first ? 1 : 0);
+    part = once ? 0 : block % parts, block = once ? block : block / parts;
     head = block % heads;
     run = a.run[block / heads];
     outputs = static_cast<uint32_t>(a.outputs());
@@ -87,8 +92,15 @@ struct GlaChain90 {
     has_output = static_cast<bool>(a.o);
     begin = static_cast<int>(run.from / kChainTokens);
     end = static_cast<int>((run.count + kChainTokens - 1) / kChainTokens);
-    if (!writes)
-      while (end > 0 && !owns(end - 1)) --end;
+    start = 0, last = true;
+    if (!once) {
+      const int64_t from = part * w.parts.chunks, to = from + w.parts.chunks;
+      last = to >= end && (from < end || part == 0);
+      start = static_cast<int>(min(from, int64_t{end}));
+      end = static_cast<int>(min(to, int64_t{end}));
+    }
+    if (!writes && !w.parts.first)
+      while (end > start && !owns(end - 1)) --end;
   }
   // Whether this block writes rows of a chunk: of an output head, of any.
   __device__ bool owns(int chunk, uint32_t output) const {
@@ -113,7 +125,10 @@ struct GlaTurn90 {
   uint32_t first, step, copies;
 
   __device__ explicit GlaTurn90(const GlaChain90& chain)
-      : first(chain.copy), step(chain.outputs % chain.copies), copies(chain.copies) {}
+      : step(chain.outputs % chain.copies), copies(chain.copies) {
+    const uint32_t before = static_cast<uint32_t>(chain.start) % copies * step % copies;
+    first = chain.copy < before ? chain.copy + copies - before : chain.copy - before;
+  }
   __device__ void next() { first = first < step ? first + copies - step : first - step; }
 };
 
@@ -162,7 +177,7 @@ class GlaBlock90 {
     typename Shape::Queries::State query;
     GlaTurn90 turn(chain_);
     const int query_head = static_cast<int>(a_.query_head(output_head(0)));
-    for (int c = 0; c < chain_.end; ++c, key.next(), turn.next()) {
+    for (int c = chain_.start; c < chain_.end; ++c, key.next(), turn.next()) {
       const int row = static_cast<int>(chain_.run.begin + chain_.first(c));
       const int64_t left = chain_.run.count - chain_.first(c);
       const uint32_t tile = key_tile(key);
@@ -221,9 +236,9 @@ class GlaBlock90 {
     const auto skip = [&](int chunks) {
       for (int i = 0; i < chunks; ++i) key.next();
     };
-    load(warp - 1);
+    load(chain_.start + warp - 1);
     skip(warp - 1);
-    for (int c = warp - 1; c < chain_.end; c += kGateWarps, skip(kGateWarps)) {
+    for (int c = chain_.start + warp - 1; c < chain_.end; c += kGateWarps, skip(kGateWarps)) {
       ChainGates gates = next;
       gates.map(a_, shift, rate, left(c));
       load(c + kGateWarps);
@@ -239,7 +254,7 @@ class GlaBlock90 {
     ChainState<D> state;
     float sum[D / 8][4];
     uint32_t values[kChainTokens / 16][4];  // with gates
-    state.load(a_.state_in, a_.state_in ? chain_.run.state : -1, chain_.head, chain_.column);
+    begin_state(state);
     if (w_.cluster > 1) sm90::cluster_arrive(), sm90::cluster_wait();
     typename Shape::Keys::State key;
     typename Shape::States::State slot;
@@ -250,8 +265,8 @@ class GlaBlock90 {
       if constexpr (Shape::gated)
         load_values<Dtype>(values, key_tile(at) + TileQ::bytes, decay(at).suffix);
     };
-    if (chain_.end > 0) take(key);
-    for (int c = 0; c < chain_.end; ++c, turn.next()) {
+    if (chain_.end > chain_.start) take(key);
+    for (int c = chain_.start; c < chain_.end; ++c, turn.next()) {
       const uint32_t k = key_tile(key), v = k + TileQ::bytes;
       const uint64_t b = sm90::descriptor(k, TileQ::panel_bytes);
       if constexpr (Shape::gated) {
@@ -291,7 +306,11 @@ class GlaBlock90 {
       }
       if (chain_.writes && a_.snapshot) keep(state, c);
     }
-    if (chain_.writes && a_.state_out && chain_.out_row >= 0)
+    if (w_.parts.first) {
+      state.store(w_.parts.state, part_row() + 1, chain_.head, chain_.column);
+      return;
+    }
+    if (chain_.writes && chain_.last && a_.state_out && chain_.out_row >= 0)
       state.store(a_.state_out, chain_.out_row, chain_.head, chain_.column);
   }
 
@@ -306,7 +325,7 @@ class GlaBlock90 {
     const int64_t at =
         a_.o ? a_.o.offset(chain_.run.batch, chain_.run.begin + row, output_head(0), chain_.column)
              : 0;
-    for (int c = 0; c < chain_.end; ++c, key.next(), turn.next()) {
+    for (int c = chain_.start; c < chain_.end; ++c, key.next(), turn.next()) {
       keys_.wait(key);
       if (chain_.has(c, turn.first)) {
         states_.wait(slot);
@@ -336,6 +355,18 @@ class GlaBlock90 {
   static constexpr int kSums = kChainColumns / 8;
   static constexpr int kGateWarps = 3;
 
+  // The row of a part in the states between parts.
+  __device__ int64_t part_row() const { return chain_.run.sequence * w_.parts.count + chain_.part; }
+  // The state before the part; in the first walk zeros.
+  __device__ void begin_state(ChainState<D>& state) const {
+    if (w_.parts.count > 1 && !w_.parts.first && (chain_.start < chain_.end || chain_.part == 0))
+      return state.load(w_.parts.state, part_row(), chain_.head, chain_.column);
+    const bool given = a_.state_in && chain_.part == 0;
+    state.load(a_.state_in, given ? chain_.run.state : -1, chain_.head, chain_.column);
+    // The second walk may write the state where it lies.
+    if (w_.parts.first && chain_.part == 0)
+      state.store(w_.parts.state, part_row(), chain_.head, chain_.column);
+  }
   __device__ uint32_t key_tile(const KeyState& at) const {
     return at_ + kShared.keys + at.stage * Shape::key_stage;
   }
@@ -555,14 +586,46 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   }
 }
 
+// With key gates: the decays of a part, products over its chunks.  A block owns a part and a head,
+// a thread a channel.
+template <int D>
+__global__ void __launch_bounds__(D)
+    gla_part_decays_kernel(const __grid_constant__ GlaWork90 work) {
+  const Recur& a = work.a;
+  const int64_t head = blockIdx.x % a.heads, row = blockIdx.x / a.heads;
+  const int64_t part = row % work.parts.count;
+  const RunTokens run = a.run[row / work.parts.count];
+  const int64_t chunks = (run.count + kChainTokens - 1) / kChainTokens;
+  float all = 1;
+  for (int64_t c = part * work.parts.chunks; c < min((part + 1) * work.parts.chunks, chunks); ++c)
+    all *= reinterpret_cast<const float*>(
+        work.keys + (work.slot(run.sequence, run.begin, c) * a.heads + head) * gla_key_stride(D) +
+        kChainTokens * D * 2)[threadIdx.x];
+  *work.parts.decay.at(row, head, static_cast<int64_t>(threadIdx.x)) = all;
+}
+
 template <GlaConfig90 C>
 GlaInstance90 gla_sm90_instance() {
   using Shape = GlaShape90<C.dtype, C.d, C.gate, C.stages, C.queries>;
+  constexpr int D = C.d;
   constexpr auto launcher = [](Context& ctx, const GlaWork90& work) {
     constexpr int kShared = GlaBlock90<Shape>::shared_bytes;
     static_assert(kShared <= 227 * 1024);
-    launch_clusters<gla_forward_sm90_kernel<Shape>>(ctx, "x_gla_forward", work.blocks, work.cluster,
-                                                    Shape::threads, kShared, work);
+    constexpr char op[] = "x_gla_forward";
+    const auto walk = [&](const GlaWork90& w) {
+      launch_clusters<gla_forward_sm90_kernel<Shape>>(ctx, op, w.blocks, w.cluster, Shape::threads,
+                                                      kShared, w);
+    };
+    if (work.parts.count > 1) {
+      walk(work.first_walk());
+      if constexpr (Shape::keyed)
+        launch<gla_part_decays_kernel<D>>(
+            ctx, op, work.a.run.count * work.parts.count * work.a.heads, D, 0, work);
+      else
+        decays_of_parts(ctx, op, work.a, work.parts);
+      join_decayed_parts(ctx, op, work.a, work.parts);
+    }
+    walk(work);
   };
   return {C.dtype, C.d, C.gate, launcher};
 }
