@@ -68,7 +68,7 @@ class DeltaIntra {
     const uint32_t slot = block / heads;
     head_ = block - slot * heads, slot_ = slot;
     const int64_t sequence =
-        a_.run.start ? sequence_of(slot_) : slot / static_cast<uint32_t>(w_.chunks);
+        a_.run.start ? w_.sequence_of(slot_) : slot / static_cast<uint32_t>(w_.chunks);
     run_ = a_.run[sequence];
     first_ = (slot_ - w_.slot(sequence, run_.begin)) * kChainTokens;
     if (first_ >= run_.count) return;
@@ -124,18 +124,6 @@ class DeltaIntra {
 
  private:
   __device__ uint32_t full(int i) const { return at_ + kShared.full + 8 * i; }
-  // Packed: the sequence with the last first slot that is at most `slot`.
-  __device__ int64_t sequence_of(int64_t slot) const {
-    int64_t low = 0, high = a_.run.count - 1;
-    while (low < high) {
-      const int64_t middle = high - (high - low) / 2;
-      if (w_.slot(middle, clamp_i64(a_.run.start[middle], 0, a_.run.s)) <= slot)
-        low = middle;
-      else
-        high = middle - 1;
-    }
-    return low;
-  }
   __device__ int64_t output_head(int j) const { return int64_t{head_} * w_.outputs + j; }
   __device__ void load_query(int j) const {
     sm90::tma_load_tile<TileQ>(

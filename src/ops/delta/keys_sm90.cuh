@@ -1,0 +1,671 @@
+// SPDX-License-Identifier: Apache-2.0
+// What x_delta_forward under a key gate needs of a chunk of 64 tokens that no state is in, by a
+// block for each chunk and head.  With P_t the sum of the log2 gates up to t of a channel, S_s that
+// after s, k^ and q^ divided by their norms, and a sum over channels c:
+//   M_ts = beta_t sum_c k^_tc k^_sc 2^(P_t - P_s), s < t      T = (1 + M)^-1
+//   A_ts = scale sum_c q^_tc k^_sc 2^(P_t - P_s),  s <= t
+//   Q~ = q 2^P,  K~ = k 2^P,  K- = k 2^S
+// A warp has 16 tokens, a lane d / 32 channels of each: sums of gates are in registers.  Gates are
+// bounded by -160, where 2^g is 0, so sums are finite and a reset is exact.
+// Scores of 16 rows and 16 columns are products of two scaled operands: rows 2^(P_t - P_I), columns
+// 2^(P_I - P_s), I before the rows' first token.  Both are at most 1, but for columns of the same
+// tokens.  Those are at most 2^100, else the block is made in halves: 8 rows by 8 columns before
+// them, 4 by 4, 2 by 2, 1 by 1, and the diagonal.  No factor there is above 1.
+// Columns are stored as K_ = k 2^(P_J - P_s), J their last token, and scaled to I in registers.
+//   | shared memory | who writes    | who reads            |
+//   | q, k: rows    | a warp its 16 | the same warp        |
+//   | e: columns    | a warp its 16 | warps from it on     |
+//   | totals, norms | a warp its 16 | all                  |
+//   | m: M          | a warp its 16 | all                  |
+//   | q: A; m: T    | a warp its 16 | TMA                  |
+// Between a writer and another reader lies a barrier of the block.
+#pragma once
+#include "cuda/block/softmax.cuh"
+#include "cuda/launch.h"
+#include "cuda/tile/mma_sm80.cuh"
+#include "cuda/tile/pipeline_sm90.cuh"
+#include "ops/delta/forward.cuh"
+#include "ops/delta/inverse_sm90.cuh"
+
+namespace fovea::cuda {
+
+constexpr float kGateLeast = -160;  // log2: 2^g is 0 below
+constexpr float kGateRange = 100;   // log2: two-sided products have factors up to its power of two
+
+// A gate as log2 of its decay, by instructions of few bits where they do.
+class Log2Gate {
+ public:
+  __device__ Log2Gate(const Recur& a, int64_t head)
+      : map_(a.gate.map),
+        least_(a.gate.bound > 0 ? fmaxf(-a.gate.bound * kLog2E, kGateLeast) : kGateLeast) {
+    const float rate = map_ == FOVEA_X_GATE_MAP_SOFTPLUS || map_ == FOVEA_X_GATE_MAP_BOUNDED
+                           ? exp_of(a.rate_of(head))
+                           : 1;
+    factor_ = map_ == FOVEA_X_GATE_MAP_SOFTPLUS      ? -rate
+              : map_ == FOVEA_X_GATE_MAP_BOUNDED     ? -a.gate.bound * kLog2E
+              : map_ == FOVEA_X_GATE_MAP_LOG_SIGMOID ? -1 / a.gate.tau
+                                                     : -kLog2E;
+    inner_ = map_ == FOVEA_X_GATE_MAP_SOFTPLUS      ? kLog2E
+             : map_ == FOVEA_X_GATE_MAP_BOUNDED     ? -rate * kLog2E
+             : map_ == FOVEA_X_GATE_MAP_LOG_SIGMOID ? -kLog2E
+                                                    : kLog2E;
+  }
+  __device__ bool logs() const { return map_ == FOVEA_X_GATE_MAP_LOG; }
+  // Of a log gate; NaN stays.
+  __device__ float of_log(float x) const { return bounded(x * kLog2E); }
+  __device__ float operator()(float x) const {
+    if (logs()) return of_log(x);
+    const float z = x * inner_, power = exp2_fast(z);
+    if (map_ == FOVEA_X_GATE_MAP_EXP) return bounded(factor_ * power);
+    if (map_ == FOVEA_X_GATE_MAP_BOUNDED) return bounded(__fdividef(factor_, 1 + power));
+    return bounded(factor_ * (z > 24 ? z : log2_plus(power)));
+  }
+
+ private:
+  __device__ float bounded(float x) const { return x < least_ ? least_ : x; }
+  // log2(1 + x), x >= 0
+  __device__ static float log2_plus(float x) {
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(1 + x));
+    const float series = x * (1 + x * (-1.f / 2 + x * (1.f / 3 + x * (-1.f / 4 + x * (1.f / 5)))));
+    return x < 1.f / 16 ? series * kLog2E : y;
+  }
+
+  int map_;
+  float least_, factor_, inner_;
+};
+
+template <int D>
+struct DeltaKeysShared : sm90::SharedLayout {
+  using Tile = Swizzled<kChainTokens, D>;
+  int q = tiles(Tile::bytes > kDeltaScoreStride ? Tile::bytes : kDeltaScoreStride);
+  int k = tiles(Tile::bytes);
+  int e = tiles(2 * kChainTokens * kPanelRowBytes);  // a strong block needs two panels
+  int m = tiles(kChainTokens * kInverseStride * 4);
+  int total = of<float4>(D);          // [warp][channel]: the sum of its gates
+  int own = of<float4>(D);            // [warp][channel]: 2^-total
+  int between = of<float4>(D);        // [warp][channel]: 2^total
+  int norm = of<float4>(2 * 64 / 4);  // |k|^-1, |q|^-1; 0 past the last token
+  int beta = of<float4>(kChainTokens / 4);
+  int vectors = of<float4>((sizeof(DeltaVectors) + D * 4 + 15) / 16);
+  int full = barriers(1);  // q and k, as TMA loads them
+};
+
+template <int D>
+class DeltaKeys {
+  static constexpr int Dtype = FOVEA_BF16;
+  static constexpr int C = D / 32;  // channels of a lane
+  using Tile = Swizzled<kChainTokens, D>;
+  using TileT = Swizzled<kChainTokens, kChainTokens>;
+  static constexpr DeltaKeysShared<D> kShared = DeltaKeysShared<D>();
+  static constexpr int kSums = kChainTokens / 8;
+  static constexpr int kRows = 16;  // tokens of a warp
+
+  // Two channels a word.
+  struct Piece {
+    uint32_t word[C / 2];
+    __device__ float operator[](int c) const {
+      return c % 2 ? float_of(word[c / 2] & 0xffff0000u) : float_of(word[c / 2] << 16);
+    }
+  };
+
+ public:
+  static constexpr int shared_bytes = kShared.bytes;
+  static constexpr int blocks = 3;  // of a multiprocessor
+  static_assert(blocks * (shared_bytes + 1024) <= 228 * 1024);
+
+  __device__ DeltaKeys(const DeltaWork90& work, unsigned char* base)
+      : w_(work),
+        a_(work.a),
+        base_(base),
+        at_(shared_address(base_)),
+        lane_(threadIdx.x % 32),
+        warp_(sm90::uniform(threadIdx.x % 128 / 32)),
+        m_(reinterpret_cast<float*>(base_ + kShared.m)) {}
+
+  __device__ void run(uint32_t block) {
+    if (!find(block)) return;
+    if (threadIdx.x % 128 == 0) load();
+    float p[kRows][C];
+    Sums x, y;
+    scan(p);
+    publish_totals(p);
+    meet();
+    sm90::barrier_wait(at_ + kShared.full, 0);
+    const bool wide = scale(p);
+    meet();
+    products(x, y, wide);
+    if (wide) replace(x, y);
+    uint32_t scores[1][kChainTokens / 16][4];
+    weigh(x, y);
+    pack_operand<Dtype>(scores, reinterpret_cast<float(&)[1][kSums][4]>(y));
+    __syncwarp();
+    DeltaInverse<Dtype>(m_).invert_block();
+    meet();
+    if (outputs_) write_scores(scores[0]);
+    write_inverse();
+    sm90::fence_shared();
+    meet();
+    if (threadIdx.x % 128 == 0) store();
+  }
+
+ private:
+  using Sums = float[kSums][4];
+  __device__ static void meet() { __syncthreads(); }
+  __device__ float* floats(int at) const { return reinterpret_cast<float*>(base_ + at); }
+  __device__ DeltaVectors& vectors() const {
+    return *reinterpret_cast<DeltaVectors*>(base_ + kShared.vectors);
+  }
+
+  // The block's chunk; false: the sequence has none there.
+  __device__ bool find(uint32_t block) {
+    const auto heads = static_cast<uint32_t>(a_.heads);
+    const uint32_t slot = block / heads;
+    head_ = block - slot * heads, slot_ = slot;
+    const int64_t sequence =
+        a_.run.start ? w_.sequence_of(slot_) : slot / static_cast<uint32_t>(w_.chunks);
+    run_ = a_.run[sequence];
+    const int64_t first = (slot_ - w_.slot(sequence, run_.begin)) * kChainTokens;
+    if (first >= run_.count) return false;
+    left_ = static_cast<int>(clamp_i64(run_.count - first, 0, kChainTokens));
+    outputs_ = a_.o && first + left_ > run_.from;  // rows before the first output have none
+    token_ = run_.begin + first;
+    return true;
+  }
+  __device__ void load() const {
+    const int row = static_cast<int>(token_), batch = static_cast<int>(run_.batch);
+    const uint32_t full = at_ + kShared.full;
+    sm90::barrier_init(full, 1);
+    sm90::barrier_init_done();
+    sm90::barrier_expect(full, (outputs_ ? 2 : 1) * Tile::bytes);
+    sm90::tma_load_panels<Tile>(at_ + kShared.k, w_.k, full, row, head_ / w_.key_share, batch);
+    if (outputs_)
+      sm90::tma_load_panels<Tile>(at_ + kShared.q, w_.q, full, row, head_ / w_.query_share, batch);
+  }
+  // Whether the warp's token i exists.
+  __device__ bool has(int i) const { return kRows * warp_ + i < left_; }
+
+  // The lane's channels of the warp's first token.
+  template <class T>
+  __device__ const T* row(const Floats<4>& x, int64_t head) const {
+    return x.view.template as<const T>() +
+           x.offset(run_.batch, token_ + kRows * warp_, head, lane_ * C);
+  }
+  template <class T>
+  __device__ static void load_floats(float (&to)[C], const T* from) {
+    if constexpr (sizeof(T) == 4) {
+      if constexpr (C == 4) {
+        const float4 x = *reinterpret_cast<const float4*>(from);
+        to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
+      } else {
+        const float2 x = *reinterpret_cast<const float2*>(from);
+        to[0] = x.x, to[1] = x.y;
+      }
+    } else {
+      const Piece x = load_piece(reinterpret_cast<const uint16_t*>(from));
+#pragma unroll
+      for (int c = 0; c < C; ++c)
+        to[c] = std::is_same_v<T, Bf16>
+                    ? x[c]
+                    : to_float(F16{static_cast<uint16_t>(x.word[c / 2] >> (c % 2 * 16))});
+    }
+  }
+  __device__ static Piece load_piece(const uint16_t* from) {
+    Piece x;
+    if constexpr (C == 4) {
+      const uint2 two = *reinterpret_cast<const uint2*>(from);
+      x.word[0] = two.x, x.word[1] = two.y;
+    } else {
+      x.word[0] = *reinterpret_cast<const uint32_t*>(from);
+    }
+    return x;
+  }
+
+  // ---- sums of gates
+
+  // p_i: of the warp's tokens up to i.
+  __device__ void scan(float (&p)[kRows][C]) const {
+    const Log2Gate gate(a_, head_);
+    switch (a_.gate_key.dtype) {
+      case FOVEA_F32:
+        scan_of<float>(p, gate);
+        break;
+      case FOVEA_F16:
+        scan_of<F16>(p, gate);
+        break;
+      default:
+        scan_of<Bf16>(p, gate);
+    }
+  }
+  template <class T>
+  __device__ void scan_of(float (&p)[kRows][C], const Log2Gate& gate) const {
+    const T* from = row<T>(a_.gate_key, head_);
+    const int64_t step = a_.gate_key.view.stride[1];
+    const bool plain = gate.logs() && !a_.bias && !a_.gate_head;
+    if (plain) {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+#pragma unroll
+        for (int c = 0; c < C; ++c) p[i][c] = 0;
+        if (has(i)) load_floats(p[i], from + i * step);
+      }
+    } else {
+      map(from, step, gate);
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      if (!plain) load_floats(p[i], scratch(i));
+#pragma unroll
+      for (int c = 0; c < C; ++c) {
+        if (plain) p[i][c] = gate.of_log(p[i][c]);
+        if (i) p[i][c] += p[i - 1][c];
+      }
+    }
+    if (!plain) __syncwarp();
+  }
+  // Mapped gates, once each, to the warp's rows of e and of M.
+  template <class T>
+  __device__ void map(const T* from, int64_t step, const Log2Gate& gate) const {
+    float bias[C] = {};
+    if (a_.bias) {
+#pragma unroll
+      for (int c = 0; c < C; ++c) bias[c] = *a_.bias.at(head_, lane_ * C + c);
+    }
+#pragma unroll 4
+    for (int i = 0; i < kRows; ++i) {
+      float x[C] = {};
+      if (has(i)) {
+        load_floats(x, from + i * step);
+        const float whole =
+            a_.gate_head
+                ? a_.head_gate(run_.batch, token_ + kRows * warp_ + i, head_).value * kLog2E
+                : 0;
+#pragma unroll
+        for (int c = 0; c < C; ++c) {
+          const float sum = gate(x[c] + bias[c]) + whole;
+          x[c] = sum < kGateLeast ? kGateLeast : sum;
+        }
+      }
+      float* to = scratch(i);
+#pragma unroll
+      for (int c = 0; c < C; ++c) to[c] = x[c];
+    }
+  }
+  // The lane's floats of token i there.
+  __device__ float* scratch(int i) const {
+    constexpr int kPiece = kRows * kPanelRowBytes;
+    const int byte = i * D * 4, piece = byte / kPiece, in = byte % kPiece;
+    const int at =
+        piece < Tile::panels
+            ? kShared.e + piece * Tile::panel_bytes + warp_ * kPiece + in
+            : kShared.m + warp_ * kRows * kInverseStride * 4 + (piece - Tile::panels) * kPiece + in;
+    return floats(at) + lane_ * C;
+  }
+
+  __device__ void publish_totals(const float (&p)[kRows][C]) const {
+    const int at = warp_ * D + lane_ * C;
+#pragma unroll
+    for (int c = 0; c < C; ++c) {
+      const float total = p[kRows - 1][c];
+      floats(kShared.total)[at + c] = total;
+      floats(kShared.own)[at + c] = exp2_fast(-total);
+      floats(kShared.between)[at + c] = exp2_fast(total);
+    }
+  }
+
+  // ---- scaled tiles
+
+  // Rows and columns of the products, the tiles of the chain, norms and vectors.  Returns whether
+  // the warp's own block was made apart.
+  __device__ bool scale(const float (&p)[kRows][C]) const {
+    float before[C], after[C];
+    bool wide = false;
+#pragma unroll
+    for (int c = 0; c < C; ++c) {
+      const float* total = floats(kShared.total) + lane_ * C + c;
+      float sums[2] = {0, 0};
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        if (w < warp_) sums[0] += total[w * D];
+        if (w > warp_) sums[1] += total[w * D];
+      }
+      before[c] = exp2_fast(sums[0]), after[c] = exp2_fast(sums[1]);
+      wide |= !(p[kRows - 1][c] >= -kGateRange);
+      if (warp_ == 0) {
+        const float all = exp2_fast(sums[1] + p[kRows - 1][c]);
+        floats(kShared.vectors)[kDeltaChannels / 4 + lane_ * C + c] =
+            exp2_fast(p[0][c]) == 0 ? -0.f : all;
+      }
+    }
+    wide = __any_sync(~0u, wide);
+    if (wide) halves(p);
+    const uint32_t first = kRows * warp_;
+    unsigned char* keys =
+        w_.inverses + (slot_ * a_.heads + head_) * int64_t{delta_keys_bytes(D)} + kDeltaKeysAt;
+    unsigned char* queries =
+        w_.scores + (slot_ * a_.heads + head_) * int64_t{delta_query_bytes(D)} + kDeltaScoreStride;
+    LaneSums squares[2];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      float up[C], down[C];
+#pragma unroll
+      for (int c = 0; c < C; ++c)
+        up[c] = exp2_fast(p[i][c]), down[c] = exp2_fast(p[kRows - 1][c] - p[i][c]);
+      const uint32_t at = place(first + i);
+      const Piece q = raw(kShared.q + at, i, outputs_), k = raw(kShared.k + at, i, true);
+      put(base_ + kShared.q + at, q, up), put(base_ + kShared.k + at, k, up);
+      put(base_ + kShared.e + at, k, down);
+      float sum[2] = {0, 0};
+#pragma unroll
+      for (int c = 0; c < C; ++c) {
+        up[c] *= before[c], down[c] *= after[c];
+        sum[0] = fmaf(k[c], k[c], sum[0]), sum[1] = fmaf(q[c], q[c], sum[1]);
+      }
+      squares[0].add(i, sum[0]), squares[1].add(i, sum[1]);
+      put(keys + at, k, up), put(keys + Tile::bytes + at, k, down);
+      if (outputs_) put(queries + at, q, up);
+    }
+    publish_norms(LaneSums::merged(squares[0].whole(), squares[1].whole(), 16));
+    return wide;
+  }
+  // Channels of token i as loaded; rows past the last token are of others.
+  __device__ Piece raw(int at, int i, bool loaded) const {
+    if (!loaded || !has(i)) return Piece{};
+    return load_piece(reinterpret_cast<const uint16_t*>(base_ + at));
+  }
+  // Where the lane's channels of a row lie in a tile.
+  __device__ uint32_t place(int row) const {
+    constexpr int kLanes = 8 / C;  // of a chunk
+    return Tile::at(row, lane_ / kLanes) + lane_ % kLanes * (2 * C);
+  }
+  __device__ static void put(unsigned char* to, const Piece& x, const float (&by)[C]) {
+    uint32_t word[C / 2];
+#pragma unroll
+    for (int c = 0; c < C; c += 2) word[c / 2] = pack<Dtype>(x[c] * by[c], x[c + 1] * by[c + 1]);
+    if constexpr (C == 4)
+      *reinterpret_cast<uint2*>(to) = make_uint2(word[0], word[1]);
+    else
+      *reinterpret_cast<uint32_t*>(to) = word[0];
+  }
+
+  // Sums over the lanes of a warp of 16 numbers, one after the other: lane i ends with that of
+  // i % 16, of half of the lanes.
+  class LaneSums {
+   public:
+    __device__ static float merged(float even, float odd, int step) {
+      const bool high = threadIdx.x & step;
+      return (high ? odd : even) + __shfl_xor_sync(~0u, high ? even : odd, step);
+    }
+    // i: a constant.
+    __device__ void add(int i, float x) {
+#pragma unroll
+      for (int b = 0; b < 4; ++b) {
+        if (!(i >> b & 1)) {
+          part_[b] = x;
+          return;
+        }
+        x = merged(part_[b], x, 1 << b);
+      }
+      whole_ = x;
+    }
+    __device__ float whole() const {
+      return whole_;
+    }
+
+   private:
+    float part_[4], whole_;
+  };
+
+  // size: |k|^2 of token lane % 16, or in lanes from 16 on |q|^2.
+  __device__ void publish_norms(float size) const {
+    const int in = lane_ % 16, i = kRows * warp_ + in;
+    const float norm = !has(in) ? 0.f : a_.l2_norm ? rsqrtf(size + a_.eps) : 1.f;
+    floats(kShared.norm)[lane_ / 16 * 64 + i] = norm;
+    if (lane_ >= 16) return;
+    vectors().answer[i] = vectors().suffix[i] = norm;
+    floats(kShared.beta)[i] = has(in) ? a_.beta_at(run_.batch, token_ + i, head_).value : 0.f;
+  }
+
+  // ---- a block of strong gates
+
+  // Scores of the warp's tokens with themselves, each pair by the half in which t and s part: of K
+  // in the first 16 columns of the warp's rows of M, of Q in the next ones.  64 channels at a time:
+  // sums of gates are in the warp's rows of M, scaled K and Q in those of e.
+  __device__ void halves(const float (&p)[kRows][C]) const {
+    float x[2][4], y[2][4];
+#pragma unroll
+    for (int n = 0; n < 2; ++n)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) x[n][c] = y[n][c] = 0;
+    float* sums = m_ + kRows * warp_ * kInverseStride;
+#pragma unroll 1
+    for (int panel = 0; panel < D / 64; ++panel) {
+      __syncwarp();
+      if (lane_ * C / 64 == panel) {
+#pragma unroll
+        for (int i = 0; i < kRows; ++i)
+#pragma unroll
+          for (int c = 0; c < C; ++c) sums[64 * i + lane_ * C % 64 + c] = p[i][c];
+      }
+#pragma unroll 1
+      for (int half = 8; half >= 0; half = half ? half / 2 : -1) {
+        __syncwarp();
+        scale_half(sums, panel, half);
+        __syncwarp();
+        add_half(x, y, half);
+      }
+    }
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < 2; ++n)
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        own(n, c / 2)[c % 2] = x[n][c], own(n, c / 2)[16 + c % 2] = y[n][c];
+    __syncwarp();
+  }
+  __device__ float* own(int n, int h) const {
+    return m_ + (kRows * warp_ + lane_ / 4 + 8 * h) * kInverseStride + 8 * n + lane_ % 4 * 2;
+  }
+  // Operands of pairs of `half` rows and the `half` columns before them; 0: the diagonal.
+  __device__ void scale_half(const float* sums, int panel, int half) const {
+    const int channel = lane_ % 16 * 4;
+    const auto four = [&](int i) {
+      return *reinterpret_cast<const float4*>(sums + 64 * i + channel);
+    };
+#pragma unroll 2
+    for (int i = lane_ / 16; i < kRows; i += 2) {
+      float by[4] = {1, 1, 1, 1};
+      if (half) {
+        const int last = (i & -(2 * half)) + half - 1;  // of the columns
+        const float sign = i > last ? 1 : -1;
+        const float4 to = four(i), from = four(last);
+        by[0] = exp2_fast(sign * (to.x - from.x)), by[1] = exp2_fast(sign * (to.y - from.y));
+        by[2] = exp2_fast(sign * (to.z - from.z)), by[3] = exp2_fast(sign * (to.w - from.w));
+      }
+      const uint32_t in =
+          Swizzled<kChainTokens, 64>::at(kRows * warp_ + i, channel / 8) + channel % 8 * 2;
+      const auto move = [&](int to, int from, bool loaded) {
+        uint2 word = {};
+        if (loaded && has(i))
+          word = *reinterpret_cast<const uint2*>(base_ + from + panel * Tile::panel_bytes + in);
+        word.x = scaled(word.x, by[0], by[1]), word.y = scaled(word.y, by[2], by[3]);
+        *reinterpret_cast<uint2*>(base_ + to + in) = word;
+      };
+      move(kShared.e, kShared.k, true);
+      move(kShared.e + kChainTokens * kPanelRowBytes, kShared.q, outputs_);
+    }
+  }
+  __device__ static uint32_t scaled(uint32_t two, float low, float high) {
+    return pack<Dtype>(float_of(two << 16) * low, float_of(two & 0xffff0000u) * high);
+  }
+  // Their products, of which the pairs of `half` count.
+  __device__ void add_half(float (&to_x)[2][4], float (&to_y)[2][4], int half) const {
+    using Panel = Swizzled<kChainTokens, 64>;
+    float x[2][4] = {}, y[2][4] = {};
+    const uint32_t from =
+        at_ + kShared.e + Panel::at(kRows * warp_ + outer_row(lane_), outer_chunk(lane_));
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      uint32_t queries[4], keys[4];
+      load_matrices(keys, Panel::pair(from, n));
+      load_matrices(queries, Panel::pair(from + Panel::bytes, n));
+      mma<Dtype>(x[0], keys, keys[0], keys[2]), mma<Dtype>(x[1], keys, keys[1], keys[3]);
+      mma<Dtype>(y[0], queries, keys[0], keys[2]), mma<Dtype>(y[1], queries, keys[1], keys[3]);
+    }
+#pragma unroll
+    for (int n = 0; n < 2; ++n)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const int t = lane_ / 4 + c / 2 * 8, s = 8 * n + lane_ % 4 * 2 + c % 2;
+        const bool wanted = half ? t > s && (t ^ s) >= half && (t ^ s) < 2 * half : t == s;
+        if (wanted) to_x[n][c] += x[n][c], to_y[n][c] += y[n][c];
+      }
+  }
+  __device__ void replace(Sums& x, Sums& y) const {
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < kSums; ++j)
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        if (j / 2 == warp_) {
+          const float* from = own(j % 2, c / 2) + c % 2;
+          x[j][c] = from[0], y[j][c] = from[16];
+        }
+    __syncwarp();
+  }
+
+  // ---- scores
+
+  // x: K with K, y: Q with K, of the warp's rows and the columns up to them.
+  __device__ void products(Sums& x, Sums& y, bool wide) const {
+#pragma unroll
+    for (int j = 0; j < kSums; ++j)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) x[j][c] = y[j][c] = 0;
+    const uint32_t a = Tile::at(kRows * warp_ + outer_row(lane_), outer_chunk(lane_));
+    const uint32_t b = at_ + kShared.e + Tile::at(inner_row(lane_), inner_chunk(lane_));
+    const int last = wide ? warp_ : warp_ + 1;
+#pragma unroll
+    for (int n = 0; n < D / 16; ++n) {
+      uint32_t rows[4], keys[4];
+      load_matrices(rows, Tile::pair(at_ + kShared.q + a, n));
+      load_matrices(keys, Tile::pair(at_ + kShared.k + a, n));
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if (j >= last) continue;
+        uint32_t columns[4];
+        load_matrices(columns, Tile::pair(b, n) + j * kRows * kPanelRowBytes);
+        if (j != warp_ - 1) rescale(columns, j, n);
+        mma<Dtype>(x[2 * j], keys, columns[0], columns[1]);
+        mma<Dtype>(x[2 * j + 1], keys, columns[2], columns[3]);
+        mma<Dtype>(y[2 * j], rows, columns[0], columns[1]);
+        mma<Dtype>(y[2 * j + 1], rows, columns[2], columns[3]);
+      }
+    }
+  }
+  // Columns of warp j, steps n of 16 channels, from its last token to before the warp's first.
+  __device__ void rescale(uint32_t (&columns)[4], int j, int n) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int at = 16 * n + 8 * h + lane_ % 4 * 2;
+      const auto two = [&](int table, int of) {
+        return *reinterpret_cast<const float2*>(floats(table) + of * D + at);
+      };
+      float2 by;
+      if (j == warp_) {
+        by = two(kShared.own, warp_);
+      } else {
+        by = two(kShared.between, j + 1);
+        if (j + 3 == warp_) {
+          const float2 more = two(kShared.between, j + 2);
+          by.x *= more.x, by.y *= more.y;
+        }
+      }
+#pragma unroll
+      for (int i = h; i < 4; i += 2) columns[i] = scaled(columns[i], by.x, by.y);
+    }
+  }
+
+  // M and A of the warp's rows: M goes to its place.
+  __device__ void weigh(Sums& x, Sums& y) const {
+    const int first = kRows * warp_ + lane_ / 4, pair = lane_ % 4 * 2;
+    const float* norm = floats(kShared.norm);
+    float by_key[2], by_query[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      by_key[h] = floats(kShared.beta)[first + 8 * h] * norm[first + 8 * h];
+      by_query[h] = a_.scale * norm[64 + first + 8 * h];
+    }
+    float* to = m_ + first * kInverseStride + pair;
+#pragma unroll
+    for (int j = 0; j < kSums; ++j) {
+      const float2 column = *reinterpret_cast<const float2*>(norm + 8 * j + pair);
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const int t = first + c / 2 * 8, s = 8 * j + pair + c % 2;
+        const float by = c % 2 ? column.y : column.x;
+        x[j][c] = s < t ? by_key[c / 2] * by * x[j][c] : 0;
+        y[j][c] = s <= t ? by_query[c / 2] * by * y[j][c] : 0;
+      }
+      *reinterpret_cast<float2*>(to + 8 * j) = make_float2(x[j][0], x[j][1]);
+      *reinterpret_cast<float2*>(to + 8 * kInverseStride + 8 * j) = make_float2(x[j][2], x[j][3]);
+    }
+  }
+
+  // A and the factors of Q~'s rows, in the place of Q, which no warp reads any more.
+  __device__ void write_scores(const uint32_t (&p)[kChainTokens / 16][4]) const {
+    const uint32_t to =
+        at_ + kShared.q + TileT::at(kRows * warp_ + outer_row(lane_), outer_chunk(lane_));
+#pragma unroll
+    for (int k = 0; k < kChainTokens / 16; ++k) sm90::store_matrices(TileT::pair(to, k), p[k]);
+    const int i = threadIdx.x % 128;
+    if (i < 64) floats(kShared.q + kDeltaTile)[i] = a_.scale * floats(kShared.norm)[64 + i];
+  }
+  // T and the vectors, in the place of M.
+  __device__ void write_inverse() const {
+    DeltaInverse<Dtype>(m_).write(floats(kShared.beta), meet);
+    constexpr int kFloats = kDeltaChannels / 4 + D;
+    constexpr int kZero = offsetof(DeltaVectors, zero) / 4;
+    const float* from = floats(kShared.vectors);
+    const int i = threadIdx.x % 128;
+    for (int n = i; n < kFloats; n += 128)
+      if (n < kZero || n >= kDeltaChannels / 4) floats(kShared.m + kDeltaTile)[n] = from[n];
+    if (warp_) return;
+    bool zero = false;
+#pragma unroll
+    for (int c = 0; c < C; ++c) zero |= from[kDeltaChannels / 4 + lane_ * C + c] == 0;
+    zero = __any_sync(~0u, zero);
+    if (lane_) return;
+    auto& flags = reinterpret_cast<DeltaVectors*>(base_ + kShared.m + kDeltaTile)->zero;
+    flags[0] = left_ < kChainTokens, flags[1] = zero;
+  }
+  __device__ void store() const {
+    sm90::tma_store(w_.inverses + (slot_ * a_.heads + head_) * int64_t{delta_keys_bytes(D)},
+                    at_ + kShared.m, kDeltaTile + kDeltaChannels + D * 4);
+    if (outputs_)
+      sm90::tma_store(w_.scores + (slot_ * a_.heads + head_) * int64_t{delta_query_bytes(D)},
+                      at_ + kShared.q, kDeltaScoreBytes);
+    sm90::tma_store_commit();
+    sm90::tma_store_wait_read<0>();
+  }
+
+  const DeltaWork90& w_;
+  const Recur& a_;
+  unsigned char* base_;
+  uint32_t at_;
+  const int lane_, warp_;
+  float* m_;
+  RunTokens run_;
+  int64_t slot_, token_;
+  int head_, left_;
+  bool outputs_;
+};
+
+template <int D>
+__global__ void __launch_bounds__(128, DeltaKeys<D>::blocks)
+    delta_keys_sm90_kernel(const __grid_constant__ DeltaWork90 work) {
+  extern __shared__ __align__(1024) unsigned char shared[];
+  DeltaKeys<D>(work, shared).run(blockIdx.x);
+}
+
+}  // namespace fovea::cuda
