@@ -374,7 +374,7 @@ void key_chains(std::vector<harness::Case>& cases) {
       "e=64 b=2 s=65 h=4 g=4 x=2 state_in state_in:bf16 state_out state_out_row scale=0.3",
       "e=64 b=2 s=140 h=1 g=1 x=1 state_in state_row shared=2 state_out_row snapshot_row "
       "snapshot_every=64",
-      "e=64 start seqs=5 s=90 nan=1 state_out",
+      "e=64 start seqs=5 s=90 h=2 g=2 x=2 nan=1 state_out",
       "e=192 b=5 s=71 h=1 g=1 x=2 head_first state_out"};
   const std::vector<std::string> forms = {
       "beta gate_key gates=1",

@@ -233,6 +233,8 @@ class DeltaBlock90 {
       const int64_t left = chain_.run.count - chain_.first(c);
       const uint32_t tile = key_tile(key);
       keys_.acquire(key);
+      if (Keyed && w_.ready && lane == 0)
+        await(w_.ready + (chain_.slot + c) * a_.heads + chain_.head);
       const auto load = [&](uint32_t barrier) {
         if (lane != 0) return;
         sm90::barrier_expect(barrier, Shape::key_loaded);
@@ -270,6 +272,8 @@ class DeltaBlock90 {
         query.next();
       }
     }
+    // The next kernel may write what the blocks that make chunks still read.
+    if (w_.ready) pdl_wait();
   }
 
   // Warpgroup 1.
@@ -359,6 +363,14 @@ class DeltaBlock90 {
                             ? tile + TileQ::at(i / kChunks, chunk)
                             : tile + Shape::at_v + TileV::at(i / kChunks, chunk % kPanelChunks));
     }
+  }
+
+  // Until another block has made the chunk, which TMA may then read.
+  __device__ static void await(const int32_t* ready) {
+    int32_t now;
+    do asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(now) : "l"(ready) : "memory");
+    while (!now);
+    sm90::fence_proxy_async();
   }
 
   // The lane's columns of 64.
@@ -619,6 +631,25 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   }
 }
 
+// Blocks in clusters.  Chains that wait for their chunks start beside the blocks that make them,
+// once all of those have started.
+template <auto kernel>
+void launch_chains(Context& ctx, const char* op, int threads, int shared_bytes,
+                   const DeltaWork90& work) {
+  allow_shared<kernel>(ctx, op);
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim = {static_cast<unsigned>(work.cluster), 1, 1};
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = static_cast<unsigned>(work.blocks);
+  config.blockDim = static_cast<unsigned>(threads);
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes), config.stream = stream(ctx);
+  config.attrs = attributes, config.numAttrs = work.ready ? 2 : 1;
+  check(cudaLaunchKernelEx(&config, kernel, work), op);
+}
+
 template <DeltaConfig90 C>
 DeltaInstance90 delta_sm90_instance() {
   constexpr auto launcher = [](Context& ctx, const DeltaWork90& work) {
@@ -627,13 +658,20 @@ DeltaInstance90 delta_sm90_instance() {
     constexpr int kShared = DeltaBlock90<Shape>::shared_bytes;
     static_assert(kShared <= 227 * 1024);
     const int64_t chunks = work.slots * work.a.heads;
-    if constexpr (C.keyed)
-      launch<delta_keys_sm90_kernel<C.d>>(ctx, op, chunks, 128, DeltaKeys<C.d>::shared_bytes, work);
-    else
+    if constexpr (C.keyed) {
+      constexpr int kWorker = DeltaKeys<C.d>::shared_bytes, kWorkers = DeltaKeys<C.d>::workers;
+      if (work.ready) {
+        check(cudaMemsetAsync(work.ready, 0, static_cast<size_t>(chunks) * 4, stream(ctx)), op);
+        launch<delta_keys_sm90_kernel<C.d, kWorkers>>(ctx, op, work.makers, kWorkers * 128,
+                                                      kWorkers * kWorker, work);
+      } else {
+        launch<delta_keys_sm90_kernel<C.d, 1>>(ctx, op, chunks, 128, kWorker, work);
+      }
+    } else {
       launch<delta_intra_sm90_kernel<C.dtype, C.d>>(ctx, op, chunks, 128,
                                                     DeltaIntra<C.dtype, C.d>::shared_bytes, work);
-    launch_clusters<delta_forward_sm90_kernel<Shape>>(ctx, op, work.blocks, work.cluster,
-                                                      Shape::threads, kShared, work);
+    }
+    launch_chains<delta_forward_sm90_kernel<Shape>>(ctx, op, Shape::threads, kShared, work);
   };
   using Shape = DeltaShape90<C>;
   return {C.dtype, C.d, C.keyed, Shape::key_stride, Shape::query_stride, launcher};

@@ -53,7 +53,7 @@ class DeltaInverse {
   __device__ void write(const float* times, Meet meet) const {
     const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32, pair = lane % 4 * 2;
     const auto block = [&](int i, int j) { return m_ + 16 * i * kInverseStride + 16 * j; };
-    float t[4][2][4];  // [j]: of block column w - j
+    float t[4][2][4] = {};  // [j]: of block column w - j
     uint32_t packed[4][4];
 #pragma unroll
     for (int n = 0; n < 2; ++n)
@@ -72,7 +72,7 @@ class DeltaInverse {
 #pragma unroll
       for (int n = 0; n < 2; ++n)
 #pragma unroll
-        for (int c = 0; c < 4; ++c) sum[n][c] = -sum[n][c], t[j][n][c] = 0;
+        for (int c = 0; c < 4; ++c) sum[n][c] = -sum[n][c];
       add_product(t[j], sum, block(warp - j, warp - j));
     }
 #pragma unroll

@@ -11,7 +11,7 @@
 // 2^(P_I - P_s), I before the rows' first token.  Both are at most 1, but for columns of the same
 // tokens.  Those are at most 2^100, else the block is made in halves: 8 rows by 8 columns before
 // them, 4 by 4, 2 by 2, 1 by 1, and the diagonal.  No factor there is above 1.
-// Columns are stored as K_ = k 2^(P_J - P_s), J their last token, and scaled to I in registers.
+// Columns are stored for rows of their own tokens, and scaled for later ones in registers.
 //   | shared memory | who writes    | who reads            |
 //   | q, k: rows    | a warp its 16 | the same warp        |
 //   | e: columns    | a warp its 16 | warps from it on     |
@@ -23,6 +23,7 @@
 #include "cuda/block/softmax.cuh"
 #include "cuda/launch.h"
 #include "cuda/tile/mma_sm80.cuh"
+#include "cuda/tile/order.cuh"
 #include "cuda/tile/pipeline_sm90.cuh"
 #include "ops/delta/forward.cuh"
 #include "ops/delta/inverse_sm90.cuh"
@@ -33,33 +34,35 @@ constexpr float kGateLeast = -160;  // log2: 2^g is 0 below
 constexpr float kGateRange = 100;   // log2: two-sided products have factors up to its power of two
 
 // A gate as log2 of its decay, by instructions of few bits where they do.
+enum class Log2Map { log, power, bounded, softplus };
+
 class Log2Gate {
  public:
   __device__ Log2Gate(const Recur& a, int64_t head)
-      : map_(a.gate.map),
-        least_(a.gate.bound > 0 ? fmaxf(-a.gate.bound * kLog2E, kGateLeast) : kGateLeast) {
-    const float rate = map_ == FOVEA_X_GATE_MAP_SOFTPLUS || map_ == FOVEA_X_GATE_MAP_BOUNDED
-                           ? exp_of(a.rate_of(head))
-                           : 1;
-    factor_ = map_ == FOVEA_X_GATE_MAP_SOFTPLUS      ? -rate
-              : map_ == FOVEA_X_GATE_MAP_BOUNDED     ? -a.gate.bound * kLog2E
-              : map_ == FOVEA_X_GATE_MAP_LOG_SIGMOID ? -1 / a.gate.tau
-                                                     : -kLog2E;
-    inner_ = map_ == FOVEA_X_GATE_MAP_SOFTPLUS      ? kLog2E
-             : map_ == FOVEA_X_GATE_MAP_BOUNDED     ? -rate * kLog2E
-             : map_ == FOVEA_X_GATE_MAP_LOG_SIGMOID ? -kLog2E
-                                                    : kLog2E;
+      : least_(a.gate.bound > 0 ? fmaxf(-a.gate.bound * kLog2E, kGateLeast) : kGateLeast) {
+    const int map = a.gate.map;
+    kind = map == FOVEA_X_GATE_MAP_LOG       ? Log2Map::log
+           : map == FOVEA_X_GATE_MAP_EXP     ? Log2Map::power
+           : map == FOVEA_X_GATE_MAP_BOUNDED ? Log2Map::bounded
+                                             : Log2Map::softplus;
+    factor_ = -kLog2E, inner_ = kLog2E;
+    if (map == FOVEA_X_GATE_MAP_LOG_SIGMOID) factor_ = -1 / a.gate.tau, inner_ = -kLog2E;
+    if (map != FOVEA_X_GATE_MAP_SOFTPLUS && map != FOVEA_X_GATE_MAP_BOUNDED) return;
+    const float rate = exp_of(a.rate_of(head));
+    if (map == FOVEA_X_GATE_MAP_SOFTPLUS) factor_ = -rate;
+    if (map == FOVEA_X_GATE_MAP_BOUNDED) factor_ *= a.gate.bound, inner_ = -rate * kLog2E;
   }
-  __device__ bool logs() const { return map_ == FOVEA_X_GATE_MAP_LOG; }
-  // Of a log gate; NaN stays.
-  __device__ float of_log(float x) const { return bounded(x * kLog2E); }
-  __device__ float operator()(float x) const {
-    if (logs()) return of_log(x);
+  // x: with its bias.  NaN stays.
+  template <Log2Map Kind>
+  __device__ float of(float x) const {
+    if constexpr (Kind == Log2Map::log) return bounded(x * kLog2E);
     const float z = x * inner_, power = exp2_fast(z);
-    if (map_ == FOVEA_X_GATE_MAP_EXP) return bounded(factor_ * power);
-    if (map_ == FOVEA_X_GATE_MAP_BOUNDED) return bounded(__fdividef(factor_, 1 + power));
+    if constexpr (Kind == Log2Map::power) return bounded(factor_ * power);
+    if constexpr (Kind == Log2Map::bounded) return bounded(__fdividef(factor_, 1 + power));
     return bounded(factor_ * (z > 24 ? z : log2_plus(power)));
   }
+
+  Log2Map kind;
 
  private:
   __device__ float bounded(float x) const { return x < least_ ? least_ : x; }
@@ -71,7 +74,6 @@ class Log2Gate {
     return x < 1.f / 16 ? series * kLog2E : y;
   }
 
-  int map_;
   float least_, factor_, inner_;
 };
 
@@ -83,11 +85,13 @@ struct DeltaKeysShared : sm90::SharedLayout {
   int e = tiles(2 * kChainTokens * kPanelRowBytes);  // a strong block needs two panels
   int m = tiles(kChainTokens * kInverseStride * 4);
   int total = of<float4>(D);          // [warp][channel]: the sum of its gates
-  int own = of<float4>(D);            // [warp][channel]: 2^-total
+  int end = of<float4>(D);            // [warp][channel]: of its columns, to its last token
   int between = of<float4>(D);        // [warp][channel]: 2^total
   int norm = of<float4>(2 * 64 / 4);  // |k|^-1, |q|^-1; 0 past the last token
   int beta = of<float4>(kChainTokens / 4);
   int vectors = of<float4>((sizeof(DeltaVectors) + D * 4 + 15) / 16);
+  int stored = of<int32_t>();
+  int phase = of<uint32_t>();
   int full = barriers(1);  // q and k, as TMA loads them
 };
 
@@ -110,77 +114,113 @@ class DeltaKeys {
   };
 
  public:
-  static constexpr int shared_bytes = kShared.bytes;
-  static constexpr int blocks = 3;  // of a multiprocessor
-  static_assert(blocks * (shared_bytes + 1024) <= 228 * 1024);
+  static constexpr int shared_bytes = (kShared.bytes + 1023) / 1024 * 1024;  // of a worker
+  static constexpr int workers = 3;                                          // of a multiprocessor
+  static_assert(workers * (shared_bytes + 1024) <= 228 * 1024);
 
-  __device__ DeltaKeys(const DeltaWork90& work, unsigned char* base)
+  // `thread`: threadIdx.x, hidden from what would keep all that follows from it in registers.
+  __device__ DeltaKeys(const DeltaWork90& work, unsigned char* shared, int thread)
       : w_(work),
         a_(work.a),
-        base_(base),
+        worker_(sm90::uniform(thread / 128)),
+        lane_(thread % 32),
+        warp_(sm90::uniform(thread % 128 / 32)),
+        base_(shared + worker_ * shared_bytes),
         at_(shared_address(base_)),
-        lane_(threadIdx.x % 32),
-        warp_(sm90::uniform(threadIdx.x % 128 / 32)),
         m_(reinterpret_cast<float*>(base_ + kShared.m)) {}
 
-  __device__ void run(uint32_t block) {
-    if (!find(block)) return;
-    if (threadIdx.x % 128 == 0) load();
+  __device__ void init() const {
+    if (!leads()) return;
+    sm90::barrier_init(at_ + kShared.full, 1), sm90::barrier_init_done();
+    stored() = -1, phase() = 1;
+  }
+  // An item: a chunk of a head.
+  __device__ void run(uint32_t item) {
+    if (!find(item)) return;
+    if (leads()) {
+      release(), load();
+      stored() = slot_ * static_cast<int32_t>(a_.heads) + head_, phase() ^= 1;
+    }
+    meet();
+    one();
+  }
+  // Once store() of the last item has ended: its chain may read what all threads wrote before their
+  // last barrier.
+  __device__ void release() const {
+    if (stored() < 0) return;
+    sm90::tma_store_wait<0>();
+    if (!w_.ready) return;
+    sm90::fence_proxy_async();
+    __threadfence();
+    asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(w_.ready + stored()), "r"(1)
+                 : "memory");
+  }
+  __device__ bool leads() const { return lane_ == 0 && warp_ == 0; }
+
+ private:
+  using Sums = float[kSums][4];
+
+  __device__ void one() {
     float p[kRows][C];
     Sums x, y;
     scan(p);
     publish_totals(p);
     meet();
-    sm90::barrier_wait(at_ + kShared.full, 0);
+    sm90::barrier_wait(at_ + kShared.full, phase());
     const bool wide = scale(p);
     meet();
     products(x, y, wide);
     if (wide) replace(x, y);
-    uint32_t scores[1][kChainTokens / 16][4];
     weigh(x, y);
-    pack_operand<Dtype>(scores, reinterpret_cast<float(&)[1][kSums][4]>(y));
     __syncwarp();
+    if (outputs_) write_scores(y);
     DeltaInverse<Dtype>(m_).invert_block();
     meet();
-    if (outputs_) write_scores(scores[0]);
+    write_vectors();
     write_inverse();
     sm90::fence_shared();
     meet();
-    if (threadIdx.x % 128 == 0) store();
+    if (leads()) store();
   }
-
- private:
-  using Sums = float[kSums][4];
-  __device__ static void meet() { __syncthreads(); }
+  // A barrier of the worker.
+  __device__ void meet() const { sm90::named_barrier_sync(1 + worker_, 128); }
   __device__ float* floats(int at) const { return reinterpret_cast<float*>(base_ + at); }
+  // Where the leader's last item lies; -1: it had none.
+  __device__ int32_t& stored() const { return *reinterpret_cast<int32_t*>(base_ + kShared.stored); }
+  // Of the barrier `full`.
+  __device__ uint32_t& phase() const { return *reinterpret_cast<uint32_t*>(base_ + kShared.phase); }
   __device__ DeltaVectors& vectors() const {
     return *reinterpret_cast<DeltaVectors*>(base_ + kShared.vectors);
   }
 
-  // The block's chunk; false: the sequence has none there.
-  __device__ bool find(uint32_t block) {
+  // The item's chunk; false: the sequence has none there.  Where chains wait for them, the first
+  // chunks of all sequences come first.
+  __device__ bool find(uint32_t item) {
     const auto heads = static_cast<uint32_t>(a_.heads);
-    const uint32_t slot = block / heads;
-    head_ = block - slot * heads, slot_ = slot;
+    uint32_t slot = item / heads;
+    head_ = item - slot * heads;
+    if (w_.ready) {
+      const auto count = static_cast<uint32_t>(a_.run.count), chunk = slot / count;
+      slot = (slot - chunk * count) * static_cast<uint32_t>(w_.chunks) + chunk;
+    }
+    slot_ = slot;
     const int64_t sequence =
         a_.run.start ? w_.sequence_of(slot_) : slot / static_cast<uint32_t>(w_.chunks);
-    run_ = a_.run[sequence];
-    const int64_t first = (slot_ - w_.slot(sequence, run_.begin)) * kChainTokens;
-    if (first >= run_.count) return false;
-    left_ = static_cast<int>(clamp_i64(run_.count - first, 0, kChainTokens));
-    outputs_ = a_.o && first + left_ > run_.from;  // rows before the first output have none
-    token_ = run_.begin + first;
+    const RunTokens run = a_.run[sequence];
+    const int64_t first = (slot_ - w_.slot(sequence, run.begin)) * kChainTokens;
+    if (first >= run.count) return false;
+    left_ = static_cast<int>(clamp_i64(run.count - first, 0, kChainTokens));
+    outputs_ = a_.o && first + left_ > run.from;  // rows before the first output have none
+    token_ = static_cast<int>(run.begin + first), batch_ = static_cast<int>(run.batch);
     return true;
   }
   __device__ void load() const {
-    const int row = static_cast<int>(token_), batch = static_cast<int>(run_.batch);
     const uint32_t full = at_ + kShared.full;
-    sm90::barrier_init(full, 1);
-    sm90::barrier_init_done();
     sm90::barrier_expect(full, (outputs_ ? 2 : 1) * Tile::bytes);
-    sm90::tma_load_panels<Tile>(at_ + kShared.k, w_.k, full, row, head_ / w_.key_share, batch);
+    sm90::tma_load_panels<Tile>(at_ + kShared.k, w_.k, full, token_, head_ / w_.key_share, batch_);
     if (outputs_)
-      sm90::tma_load_panels<Tile>(at_ + kShared.q, w_.q, full, row, head_ / w_.query_share, batch);
+      sm90::tma_load_panels<Tile>(at_ + kShared.q, w_.q, full, token_, head_ / w_.query_share,
+                                  batch_);
   }
   // Whether the warp's token i exists.
   __device__ bool has(int i) const { return kRows * warp_ + i < left_; }
@@ -189,7 +229,7 @@ class DeltaKeys {
   template <class T>
   __device__ const T* row(const Floats<4>& x, int64_t head) const {
     return x.view.template as<const T>() +
-           x.offset(run_.batch, token_ + kRows * warp_, head, lane_ * C);
+           x.offset(batch_, token_ + kRows * warp_, head, lane_ * C);
   }
   template <class T>
   __device__ static void load_floats(float (&to)[C], const T* from) {
@@ -204,10 +244,7 @@ class DeltaKeys {
     } else {
       const Piece x = load_piece(reinterpret_cast<const uint16_t*>(from));
 #pragma unroll
-      for (int c = 0; c < C; ++c)
-        to[c] = std::is_same_v<T, Bf16>
-                    ? x[c]
-                    : to_float(F16{static_cast<uint16_t>(x.word[c / 2] >> (c % 2 * 16))});
+      for (int c = 0; c < C; ++c) to[c] = x[c];
     }
   }
   __device__ static Piece load_piece(const uint16_t* from) {
@@ -226,69 +263,80 @@ class DeltaKeys {
   // p_i: of the warp's tokens up to i.
   __device__ void scan(float (&p)[kRows][C]) const {
     const Log2Gate gate(a_, head_);
-    switch (a_.gate_key.dtype) {
-      case FOVEA_F32:
-        scan_of<float>(p, gate);
-        break;
-      case FOVEA_F16:
-        scan_of<F16>(p, gate);
-        break;
-      default:
-        scan_of<Bf16>(p, gate);
-    }
+    if (a_.gate_key.dtype == FOVEA_F32)
+      scan_of<float>(p, gate);
+    else
+      scan_of<Bf16>(p, gate);
+#pragma unroll
+    for (int i = 1; i < kRows; ++i)
+#pragma unroll
+      for (int c = 0; c < C; ++c) p[i][c] += p[i - 1][c];
   }
   template <class T>
   __device__ void scan_of(float (&p)[kRows][C], const Log2Gate& gate) const {
+    if (gate.kind == Log2Map::log && !a_.bias && !a_.gate_head) return read<T>(p, gate);
+    if (gate.kind == Log2Map::log) map<T, Log2Map::log>(gate);
+    if (gate.kind == Log2Map::power) map<T, Log2Map::power>(gate);
+    if (gate.kind == Log2Map::bounded) map<T, Log2Map::bounded>(gate);
+    if (gate.kind == Log2Map::softplus) map<T, Log2Map::softplus>(gate);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) load_floats(p[i], scratch(i));
+    __syncwarp();
+  }
+  template <class T>
+  __device__ void read(float (&p)[kRows][C], const Log2Gate& gate) const {
     const T* from = row<T>(a_.gate_key, head_);
     const int64_t step = a_.gate_key.view.stride[1];
-    const bool plain = gate.logs() && !a_.bias && !a_.gate_head;
-    if (plain) {
 #pragma unroll
-      for (int i = 0; i < kRows; ++i) {
+    for (int i = 0; i < kRows; ++i, from += step) {
 #pragma unroll
-        for (int c = 0; c < C; ++c) p[i][c] = 0;
-        if (has(i)) load_floats(p[i], from + i * step);
-      }
-    } else {
-      map(from, step, gate);
+      for (int c = 0; c < C; ++c) p[i][c] = 0;
+      if (has(i)) load_floats(p[i], from);
     }
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      if (!plain) load_floats(p[i], scratch(i));
+    for (int i = 0; i < kRows; ++i)
 #pragma unroll
-      for (int c = 0; c < C; ++c) {
-        if (plain) p[i][c] = gate.of_log(p[i][c]);
-        if (i) p[i][c] += p[i - 1][c];
-      }
-    }
-    if (!plain) __syncwarp();
+      for (int c = 0; c < C; ++c) p[i][c] = gate.template of<Log2Map::log>(p[i][c]);
   }
-  // Mapped gates, once each, to the warp's rows of e and of M.
-  template <class T>
-  __device__ void map(const T* from, int64_t step, const Log2Gate& gate) const {
+  // Mapped gates to the warp's rows of e and of M.
+  template <class T, Log2Map Kind>
+  __device__ void map(const Log2Gate& gate) const {
+    constexpr int kTurn = 8;  // tokens
+    const T* from = row<T>(a_.gate_key, head_);
+    const int64_t step = a_.gate_key.view.stride[1];
     float bias[C] = {};
     if (a_.bias) {
 #pragma unroll
       for (int c = 0; c < C; ++c) bias[c] = *a_.bias.at(head_, lane_ * C + c);
     }
-#pragma unroll 4
-    for (int i = 0; i < kRows; ++i) {
-      float x[C] = {};
-      if (has(i)) {
-        load_floats(x, from + i * step);
-        const float whole =
-            a_.gate_head
-                ? a_.head_gate(run_.batch, token_ + kRows * warp_ + i, head_).value * kLog2E
-                : 0;
+    // A lane has a token's gate of the head.
+    float whole = 0;
+    if (a_.gate_head && has(lane_ % kRows))
+      whole = gate.template of<Kind>(
+          a_.gate_head(batch_, token_ + kRows * warp_ + lane_ % kRows, head_));
+#pragma unroll 1
+    for (int first = 0; first < kRows; first += kTurn) {
+      float x[kTurn][C];
+#pragma unroll
+      for (int i = 0; i < kTurn; ++i, from += step) {
+#pragma unroll
+        for (int c = 0; c < C; ++c) x[i][c] = 0;
+        if (has(first + i)) load_floats(x[i], from);
+      }
+#pragma unroll
+      for (int i = 0; i < kTurn; ++i) {
+        const float add = __shfl_sync(~0u, whole, first + i);
+        float* to = scratch(first + i);
 #pragma unroll
         for (int c = 0; c < C; ++c) {
-          const float sum = gate(x[c] + bias[c]) + whole;
-          x[c] = sum < kGateLeast ? kGateLeast : sum;
+          const float sum = gate.template of<Kind>(x[i][c] + bias[c]) + add;
+          x[i][c] = has(first + i) ? sum < kGateLeast ? kGateLeast : sum : 0;
         }
+        if constexpr (C == 4)
+          *reinterpret_cast<float4*>(to) = make_float4(x[i][0], x[i][1], x[i][2], x[i][3]);
+        else
+          *reinterpret_cast<float2*>(to) = make_float2(x[i][0], x[i][1]);
       }
-      float* to = scratch(i);
-#pragma unroll
-      for (int c = 0; c < C; ++c) to[c] = x[c];
     }
   }
   // The lane's floats of token i there.
@@ -308,8 +356,9 @@ class DeltaKeys {
     for (int c = 0; c < C; ++c) {
       const float total = p[kRows - 1][c];
       floats(kShared.total)[at + c] = total;
-      floats(kShared.own)[at + c] = exp2_fast(-total);
-      floats(kShared.between)[at + c] = exp2_fast(total);
+      const float decay = exp2_fast(total);
+      floats(kShared.end)[at + c] = total >= -kGateRange ? decay : 1;
+      floats(kShared.between)[at + c] = decay;
     }
   }
 
@@ -319,7 +368,7 @@ class DeltaKeys {
   // the warp's own block was made apart.
   __device__ bool scale(const float (&p)[kRows][C]) const {
     float before[C], after[C];
-    bool wide = false;
+    uint32_t strong = 0;  // channels whose columns are scaled to their last token
 #pragma unroll
     for (int c = 0; c < C; ++c) {
       const float* total = floats(kShared.total) + lane_ * C + c;
@@ -329,28 +378,30 @@ class DeltaKeys {
         if (w < warp_) sums[0] += total[w * D];
         if (w > warp_) sums[1] += total[w * D];
       }
-      before[c] = exp2_fast(sums[0]), after[c] = exp2_fast(sums[1]);
-      wide |= !(p[kRows - 1][c] >= -kGateRange);
+      strong |= static_cast<uint32_t>(!(p[kRows - 1][c] >= -kGateRange)) << c;
+      before[c] = exp2_fast(sums[0]);
+      after[c] = exp2_fast(sums[1]) * floats(kShared.end)[warp_ * D + lane_ * C + c];
       if (warp_ == 0) {
         const float all = exp2_fast(sums[1] + p[kRows - 1][c]);
         floats(kShared.vectors)[kDeltaChannels / 4 + lane_ * C + c] =
             exp2_fast(p[0][c]) == 0 ? -0.f : all;
       }
     }
-    wide = __any_sync(~0u, wide);
+    const bool wide = __any_sync(~0u, strong);
     if (wide) halves(p);
     const uint32_t first = kRows * warp_;
     unsigned char* keys =
         w_.inverses + (slot_ * a_.heads + head_) * int64_t{delta_keys_bytes(D)} + kDeltaKeysAt;
     unsigned char* queries =
         w_.scores + (slot_ * a_.heads + head_) * int64_t{delta_query_bytes(D)} + kDeltaScoreStride;
-    LaneSums squares[2];
+    LaneSums squares;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       float up[C], down[C];
 #pragma unroll
       for (int c = 0; c < C; ++c)
-        up[c] = exp2_fast(p[i][c]), down[c] = exp2_fast(p[kRows - 1][c] - p[i][c]);
+        up[c] = exp2_fast(p[i][c]),
+        down[c] = exp2_fast((strong >> c & 1 ? p[kRows - 1][c] : 0) - p[i][c]);
       const uint32_t at = place(first + i);
       const Piece q = raw(kShared.q + at, i, outputs_), k = raw(kShared.k + at, i, true);
       put(base_ + kShared.q + at, q, up), put(base_ + kShared.k + at, k, up);
@@ -361,11 +412,11 @@ class DeltaKeys {
         up[c] *= before[c], down[c] *= after[c];
         sum[0] = fmaf(k[c], k[c], sum[0]), sum[1] = fmaf(q[c], q[c], sum[1]);
       }
-      squares[0].add(i, sum[0]), squares[1].add(i, sum[1]);
+      squares.add(i, LaneSums::merged(sum[0], sum[1], 16));
       put(keys + at, k, up), put(keys + Tile::bytes + at, k, down);
       if (outputs_) put(queries + at, q, up);
     }
-    publish_norms(LaneSums::merged(squares[0].whole(), squares[1].whole(), 16));
+    publish_norms(squares.whole());
     return wide;
   }
   // Channels of token i as loaded; rows past the last token are of others.
@@ -416,6 +467,13 @@ class DeltaKeys {
     float part_[4], whole_;
   };
 
+  __device__ float beta(int64_t token) const {
+    if (!a_.beta) return 1;
+    const float x = a_.beta(batch_, token, head_);
+    if (a_.beta_map == FOVEA_X_BETA_MAP_NONE) return x;
+    const float factor = a_.beta_map == FOVEA_X_BETA_MAP_TWO_SIGMOID ? 2 : 1;
+    return __fdividef(factor, 1 + exp2_fast(-kLog2E * x));
+  }
   // size: |k|^2 of token lane % 16, or in lanes from 16 on |q|^2.
   __device__ void publish_norms(float size) const {
     const int in = lane_ % 16, i = kRows * warp_ + in;
@@ -423,7 +481,7 @@ class DeltaKeys {
     floats(kShared.norm)[lane_ / 16 * 64 + i] = norm;
     if (lane_ >= 16) return;
     vectors().answer[i] = vectors().suffix[i] = norm;
-    floats(kShared.beta)[i] = has(in) ? a_.beta_at(run_.batch, token_ + i, head_).value : 0.f;
+    floats(kShared.beta)[i] = has(in) ? beta(token_ + i) : 0.f;
   }
 
   // ---- a block of strong gates
@@ -472,8 +530,9 @@ class DeltaKeys {
     const auto four = [&](int i) {
       return *reinterpret_cast<const float4*>(sums + 64 * i + channel);
     };
-#pragma unroll 2
-    for (int i = lane_ / 16; i < kRows; i += 2) {
+#pragma unroll 4
+    for (int n = 0; n < kRows / 2; ++n) {
+      const int i = 2 * n + lane_ / 16;
       float by[4] = {1, 1, 1, 1};
       if (half) {
         const int last = (i & -(2 * half)) + half - 1;  // of the columns
@@ -555,7 +614,7 @@ class DeltaKeys {
         if (j >= last) continue;
         uint32_t columns[4];
         load_matrices(columns, Tile::pair(b, n) + j * kRows * kPanelRowBytes);
-        if (j != warp_ - 1) rescale(columns, j, n);
+        if (j != warp_) rescale(columns, j, n);
         mma<Dtype>(x[2 * j], keys, columns[0], columns[1]);
         mma<Dtype>(x[2 * j + 1], keys, columns[2], columns[3]);
         mma<Dtype>(y[2 * j], rows, columns[0], columns[1]);
@@ -563,7 +622,7 @@ class DeltaKeys {
       }
     }
   }
-  // Columns of warp j, steps n of 16 channels, from its last token to before the warp's first.
+  // Columns of warp j, step n of 16 channels, to before the warp's first token.
   __device__ void rescale(uint32_t (&columns)[4], int j, int n) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -571,16 +630,13 @@ class DeltaKeys {
       const auto two = [&](int table, int of) {
         return *reinterpret_cast<const float2*>(floats(table) + of * D + at);
       };
-      float2 by;
-      if (j == warp_) {
-        by = two(kShared.own, warp_);
-      } else {
-        by = two(kShared.between, j + 1);
-        if (j + 3 == warp_) {
-          const float2 more = two(kShared.between, j + 2);
+      float2 by = two(kShared.end, j);
+#pragma unroll
+      for (int w = 1; w < 3; ++w)
+        if (j < w && w < warp_) {
+          const float2 more = two(kShared.between, w);
           by.x *= more.x, by.y *= more.y;
         }
-      }
 #pragma unroll
       for (int i = h; i < 4; i += 2) columns[i] = scaled(columns[i], by.x, by.y);
     }
@@ -612,22 +668,27 @@ class DeltaKeys {
     }
   }
 
-  // A and the factors of Q~'s rows, in the place of Q, which no warp reads any more.
-  __device__ void write_scores(const uint32_t (&p)[kChainTokens / 16][4]) const {
+  // A, in the place of the warp's rows of Q.
+  __device__ void write_scores(const Sums& y) const {
+    uint32_t p[1][kChainTokens / 16][4];
+    pack_operand<Dtype>(p, reinterpret_cast<const float(&)[1][kSums][4]>(y));
     const uint32_t to =
         at_ + kShared.q + TileT::at(kRows * warp_ + outer_row(lane_), outer_chunk(lane_));
 #pragma unroll
-    for (int k = 0; k < kChainTokens / 16; ++k) sm90::store_matrices(TileT::pair(to, k), p[k]);
-    const int i = threadIdx.x % 128;
+    for (int k = 0; k < kChainTokens / 16; ++k) sm90::store_matrices(TileT::pair(to, k), p[0][k]);
+  }
+  // Factors of Q~'s rows, once no warp reads Q.
+  __device__ void write_vectors() const {
+    const int i = 32 * warp_ + lane_;
     if (i < 64) floats(kShared.q + kDeltaTile)[i] = a_.scale * floats(kShared.norm)[64 + i];
   }
   // T and the vectors, in the place of M.
   __device__ void write_inverse() const {
-    DeltaInverse<Dtype>(m_).write(floats(kShared.beta), meet);
+    DeltaInverse<Dtype>(m_).write(floats(kShared.beta), [&] { meet(); });
     constexpr int kFloats = kDeltaChannels / 4 + D;
     constexpr int kZero = offsetof(DeltaVectors, zero) / 4;
     const float* from = floats(kShared.vectors);
-    const int i = threadIdx.x % 128;
+    const int i = 32 * warp_ + lane_;
     for (int n = i; n < kFloats; n += 128)
       if (n < kZero || n >= kDeltaChannels / 4) floats(kShared.m + kDeltaTile)[n] = from[n];
     if (warp_) return;
@@ -646,26 +707,31 @@ class DeltaKeys {
       sm90::tma_store(w_.scores + (slot_ * a_.heads + head_) * int64_t{delta_query_bytes(D)},
                       at_ + kShared.q, kDeltaScoreBytes);
     sm90::tma_store_commit();
-    sm90::tma_store_wait_read<0>();
   }
-
   const DeltaWork90& w_;
   const Recur& a_;
+  const int worker_, lane_, warp_;
   unsigned char* base_;
   uint32_t at_;
-  const int lane_, warp_;
   float* m_;
-  RunTokens run_;
-  int64_t slot_, token_;
-  int head_, left_;
+  uint32_t slot_;
+  int batch_, token_, head_, left_;
   bool outputs_;
 };
 
-template <int D>
-__global__ void __launch_bounds__(128, DeltaKeys<D>::blocks)
+template <int D, int Workers>
+__global__ void __launch_bounds__(128 * Workers, DeltaKeys<D>::workers / Workers)
     delta_keys_sm90_kernel(const __grid_constant__ DeltaWork90 work) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  DeltaKeys<D>(work, shared).run(blockIdx.x);
+  if (work.ready) pdl_trigger();
+  const auto thread = [] { return sm90::unhoisted(static_cast<int>(threadIdx.x)); };
+  DeltaKeys<D>(work, shared, thread()).init();
+  const auto items = static_cast<uint32_t>(work.slots * work.a.heads);  // at most 2^30
+  for (uint32_t item = blockIdx.x * Workers + threadIdx.x / 128; item < items;
+       item += gridDim.x * Workers)
+    DeltaKeys<D>(work, shared, thread()).run(item);
+  const DeltaKeys<D> last(work, shared, thread());
+  if (last.leads()) last.release();
 }
 
 }  // namespace fovea::cuda
