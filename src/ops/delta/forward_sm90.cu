@@ -111,7 +111,7 @@ int64_t copies_of(const Context& ctx, const Recur& a, int64_t chains, bool toget
 // Under key gates chunks cost as much as chains.  Where chains leave multiprocessors, chunks are
 // made there meanwhile.  Packed sequences have no order of chunks that feeds all chains alike.
 bool beside(const Context& ctx, const Recur& a, int64_t chains) {
-  constexpr int64_t kChunksLeast = 16;
+  constexpr int64_t kChunksLeast = 4;
   return a.gate_key && !a.run.start && 2 * chains <= device_info(ctx).multiprocessors &&
          a.run.token_max >= kChunksLeast * kChainTokens;
 }
