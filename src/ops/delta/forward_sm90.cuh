@@ -614,20 +614,21 @@ template <class Shape>
 __global__ void __launch_bounds__(Shape::threads, 1)
     delta_forward_sm90_kernel(const __grid_constant__ DeltaWork90 work) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  const DeltaBlock90<Shape> block(work, shared);
-  block.init();
+  // Each role works out its own chain: values that all of them hold would be spilled.
+  using Block = DeltaBlock90<Shape>;
+  Block(work, shared).init();
   const int warp = sm90::uniform(threadIdx.x / 32);
   if (warp < 4) {
     sm90::setmaxnreg_dec<Shape::producer_regs>();
     if (work.cluster > 1) sm90::cluster_arrive();
-    if (warp == 0) block.produce();
+    if (warp == 0) Block(work, shared).produce();
   } else if (warp < 8) {
     sm90::setmaxnreg_inc<Shape::state_regs>();
-    block.move_state();
+    Block(work, shared).move_state();
   } else {
     sm90::setmaxnreg_inc<Shape::output_regs>();
     if (work.cluster > 1) sm90::cluster_arrive();
-    block.make_outputs();
+    Block(work, shared).make_outputs();
   }
 }
 
