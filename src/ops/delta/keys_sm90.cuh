@@ -82,12 +82,11 @@ struct DeltaKeysShared : sm90::SharedLayout {
   using Tile = Swizzled<kChainTokens, D>;
   int q = tiles(Tile::bytes > kDeltaScoreStride ? Tile::bytes : kDeltaScoreStride);
   int k = tiles(Tile::bytes);
-  int e = tiles(2 * kChainTokens * kPanelRowBytes);  // a strong block needs two panels
+  int e = tiles(Tile::bytes);
   int m = tiles(kChainTokens * kInverseStride * 4);
-  int total = of<float4>(D);          // [warp][channel]: the sum of its gates
-  int end = of<float4>(D);            // [warp][channel]: of its columns, to its last token
-  int between = of<float4>(D);        // [warp][channel]: 2^total
-  int norm = of<float4>(2 * 64 / 4);  // |k|^-1, |q|^-1; 0 past the last token
+  int total = of<float4>(D);            // [warp][channel]: the sum of its gates
+  int to_rows = of<float4>(6 * D / 4);  // [warp and an earlier one][channel]: factors of columns
+  int norm = of<float4>(2 * 64 / 4);    // |k|^-1, |q|^-1; 0 past the last token
   int beta = of<float4>(kChainTokens / 4);
   int vectors = of<float4>((sizeof(DeltaVectors) + D * 4 + 15) / 16);
   int stored = of<int32_t>();
@@ -159,18 +158,22 @@ class DeltaKeys {
 
  private:
   using Sums = float[kSums][4];
+  // Scores of the warp's tokens with themselves.
+  struct Own {
+    float k[2][4], q[2][4];
+  };
 
   __device__ void one() {
-    float p[kRows][C];
     Sums x, y;
-    scan(p);
-    publish_totals(p);
+    Own own;
+    scan();
     meet();
     sm90::barrier_wait(at_ + kShared.full, phase());
-    const bool wide = scale(p);
+    norms(kShared.k, 0), norms(kShared.q, 64);
+    const bool wide = scale(own);
     meet();
     products(x, y, wide);
-    if (wide) replace(x, y);
+    if (wide) replace(x, y, own);
     weigh(x, y);
     __syncwarp();
     if (outputs_) write_scores(y);
@@ -225,29 +228,99 @@ class DeltaKeys {
   // Whether the warp's token i exists.
   __device__ bool has(int i) const { return kRows * warp_ + i < left_; }
 
-  // The lane's channels of the warp's first token.
-  template <class T>
-  __device__ const T* row(const Floats<4>& x, int64_t head) const {
-    return x.view.template as<const T>() +
-           x.offset(batch_, token_ + kRows * warp_, head, lane_ * C);
+  // ---- sums of gates
+
+  // Where the sum of the gates up to the warp's token i lies, from an even channel on, in the
+  // warp's rows of M and, of tokens from 8 on, of e.  There a token has its own row of 256 bytes
+  // and that of the token 8 before it.
+  __device__ float* sums(int i, int channel) const {
+    constexpr int kPieces = D / 32;  // of 128 bytes
+    const int chunk = channel / 4, piece = chunk / 8;
+    int at = kShared.m + kRows * warp_ * kInverseStride * 4 + (i * kPieces + piece) * 128;
+    if (kPieces > 2 && i >= 8)
+      at = kShared.e + piece % 2 * Tile::panel_bytes +
+           (kRows * warp_ + (piece < 2 ? i : i - 8)) * kPanelRowBytes;
+    return floats(at + (chunk % 8 ^ i % 8) * 16) + channel % 4;
+  }
+
+  __device__ void scan() const {
+    const Log2Gate gate(a_, head_);
+    if (a_.gate_key.dtype == FOVEA_F32)
+      scan_of<float>(gate);
+    else
+      scan_of<Bf16>(gate);
   }
   template <class T>
-  __device__ static void load_floats(float (&to)[C], const T* from) {
-    if constexpr (sizeof(T) == 4) {
-      if constexpr (C == 4) {
-        const float4 x = *reinterpret_cast<const float4*>(from);
-        to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
-      } else {
-        const float2 x = *reinterpret_cast<const float2*>(from);
-        to[0] = x.x, to[1] = x.y;
-      }
-    } else {
-      const Piece x = load_piece(reinterpret_cast<const uint16_t*>(from));
+  __device__ void scan_of(const Log2Gate& gate) const {
+    const T* from = a_.gate_key.view.template as<const T>() +
+                    a_.gate_key.offset(batch_, token_ + kRows * warp_, head_, lane_ * C);
+    const int64_t step = a_.gate_key.view.stride[1];
 #pragma unroll
-      for (int c = 0; c < C; ++c) to[c] = x[c];
+    for (int i = 0; i < kRows; ++i) copy_gates<T>(i, has(i) ? from + i * step : from);
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    __syncwarp();
+    if (gate.kind == Log2Map::log) add<T, Log2Map::log>(gate);
+    if (gate.kind == Log2Map::power) add<T, Log2Map::power>(gate);
+    if (gate.kind == Log2Map::bounded) add<T, Log2Map::bounded>(gate);
+    if (gate.kind == Log2Map::softplus) add<T, Log2Map::softplus>(gate);
+  }
+  // Gates of f32 go where their sums will be, others to the rows of e.
+  template <class T>
+  __device__ uint32_t gates(int i) const {
+    return sizeof(T) == 4 ? shared_address(sums(i, lane_ * C))
+                          : at_ + kShared.e + place(kRows * warp_ + i);
+  }
+  template <class T>
+  __device__ void copy_gates(int i, const T* from) const {
+    constexpr int kBytes = C * sizeof(T);
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(gates<T>(i)), "l"(from),
+                 "n"(kBytes), "r"(has(i) ? kBytes : 0)
+                 : "memory");
+  }
+  template <class T, Log2Map Kind>
+  __device__ void add(const Log2Gate& gate) const {
+    float bias[C] = {}, sum[C] = {}, whole = 0;  // of a lane's token: the gate of the head
+    if (a_.bias) {
+#pragma unroll
+      for (int c = 0; c < C; ++c) bias[c] = *a_.bias.at(head_, lane_ * C + c);
+    }
+    const int in = lane_ % kRows;
+    if (a_.gate_head && has(in))
+      whole = gate.template of<Kind>(a_.gate_head(batch_, token_ + kRows * warp_ + in, head_));
+#pragma unroll 2
+    for (int i = 0; i < kRows; ++i) {
+      float x[C];
+      if constexpr (sizeof(T) == 4)
+        load_floats(x, sums(i, lane_ * C));
+      else
+        unpack(x, load_piece(base_ + (gates<T>(i) - at_)));
+      const float more = __shfl_sync(~0u, whole, i);  // after all lanes have read the row
+#pragma unroll
+      for (int c = 0; c < C; ++c) {
+        const float one = gate.template of<Kind>(x[c] + bias[c]) + more;
+        sum[c] += !has(i) ? 0 : one < kGateLeast ? kGateLeast : one;
+      }
+      store_floats(sums(i, lane_ * C), sum);
+      __syncwarp();
+    }
+    store_floats(floats(kShared.total) + warp_ * D + lane_ * C, sum);
+  }
+  __device__ static void load_floats(float (&to)[C], const float* from) {
+    if constexpr (C == 4) {
+      const float4 x = *reinterpret_cast<const float4*>(from);
+      to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
+    } else {
+      const float2 x = *reinterpret_cast<const float2*>(from);
+      to[0] = x.x, to[1] = x.y;
     }
   }
-  __device__ static Piece load_piece(const uint16_t* from) {
+  __device__ static void store_floats(float* to, const float (&x)[C]) {
+    if constexpr (C == 4)
+      *reinterpret_cast<float4*>(to) = make_float4(x[0], x[1], x[2], x[3]);
+    else
+      *reinterpret_cast<float2*>(to) = make_float2(x[0], x[1]);
+  }
+  __device__ static Piece load_piece(const unsigned char* from) {
     Piece x;
     if constexpr (C == 4) {
       const uint2 two = *reinterpret_cast<const uint2*>(from);
@@ -257,172 +330,122 @@ class DeltaKeys {
     }
     return x;
   }
-
-  // ---- sums of gates
-
-  // p_i: of the warp's tokens up to i.
-  __device__ void scan(float (&p)[kRows][C]) const {
-    const Log2Gate gate(a_, head_);
-    if (a_.gate_key.dtype == FOVEA_F32)
-      scan_of<float>(p, gate);
-    else
-      scan_of<Bf16>(p, gate);
+  __device__ static void unpack(float (&to)[C], const Piece& x) {
 #pragma unroll
-    for (int i = 1; i < kRows; ++i)
-#pragma unroll
-      for (int c = 0; c < C; ++c) p[i][c] += p[i - 1][c];
+    for (int c = 0; c < C; ++c) to[c] = x[c];
   }
-  template <class T>
-  __device__ void scan_of(float (&p)[kRows][C], const Log2Gate& gate) const {
-    if (gate.kind == Log2Map::log && !a_.bias && !a_.gate_head) return read<T>(p, gate);
-    if (gate.kind == Log2Map::log) map<T, Log2Map::log>(gate);
-    if (gate.kind == Log2Map::power) map<T, Log2Map::power>(gate);
-    if (gate.kind == Log2Map::bounded) map<T, Log2Map::bounded>(gate);
-    if (gate.kind == Log2Map::softplus) map<T, Log2Map::softplus>(gate);
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) load_floats(p[i], scratch(i));
+
+  // ---- norms, scaled tiles
+
+  // Squares are the diagonal of a warp's 16 rows times themselves.
+  __device__ void norms(int tile, int to) const {
+    float factor[2] = {1, 1};
+    if (a_.l2_norm && (!to || outputs_)) {
+      float sum[2][4] = {};
+      const uint32_t from =
+          at_ + tile + Tile::at(kRows * warp_ + outer_row(lane_), outer_chunk(lane_));
+#pragma unroll 4
+      for (int n = 0; n < D / 16; ++n) {
+        uint32_t x[4];
+        load_matrices(x, Tile::pair(from, n));
+        mma<Dtype>(sum[0], x, x[0], x[2]);
+        mma<Dtype>(sum[1], x, x[1], x[3]);
+      }
+      const bool odd = lane_ / 4 % 2;
+      factor[0] = rsqrtf((odd ? sum[0][1] : sum[0][0]) + a_.eps);
+      factor[1] = rsqrtf((odd ? sum[1][3] : sum[1][2]) + a_.eps);
+    }
     __syncwarp();
-  }
-  template <class T>
-  __device__ void read(float (&p)[kRows][C], const Log2Gate& gate) const {
-    const T* from = row<T>(a_.gate_key, head_);
-    const int64_t step = a_.gate_key.view.stride[1];
+    if (lane_ % 4 != lane_ / 8) return;
 #pragma unroll
-    for (int i = 0; i < kRows; ++i, from += step) {
-#pragma unroll
-      for (int c = 0; c < C; ++c) p[i][c] = 0;
-      if (has(i)) load_floats(p[i], from);
-    }
-#pragma unroll
-    for (int i = 0; i < kRows; ++i)
-#pragma unroll
-      for (int c = 0; c < C; ++c) p[i][c] = gate.template of<Log2Map::log>(p[i][c]);
-  }
-  // Mapped gates to the warp's rows of e and of M.
-  template <class T, Log2Map Kind>
-  __device__ void map(const Log2Gate& gate) const {
-    constexpr int kTurn = 8;  // tokens
-    const T* from = row<T>(a_.gate_key, head_);
-    const int64_t step = a_.gate_key.view.stride[1];
-    float bias[C] = {};
-    if (a_.bias) {
-#pragma unroll
-      for (int c = 0; c < C; ++c) bias[c] = *a_.bias.at(head_, lane_ * C + c);
-    }
-    // A lane has a token's gate of the head.
-    float whole = 0;
-    if (a_.gate_head && has(lane_ % kRows))
-      whole = gate.template of<Kind>(
-          a_.gate_head(batch_, token_ + kRows * warp_ + lane_ % kRows, head_));
-#pragma unroll 1
-    for (int first = 0; first < kRows; first += kTurn) {
-      float x[kTurn][C];
-#pragma unroll
-      for (int i = 0; i < kTurn; ++i, from += step) {
-#pragma unroll
-        for (int c = 0; c < C; ++c) x[i][c] = 0;
-        if (has(first + i)) load_floats(x[i], from);
-      }
-#pragma unroll
-      for (int i = 0; i < kTurn; ++i) {
-        const float add = __shfl_sync(~0u, whole, first + i);
-        float* to = scratch(first + i);
-#pragma unroll
-        for (int c = 0; c < C; ++c) {
-          const float sum = gate.template of<Kind>(x[i][c] + bias[c]) + add;
-          x[i][c] = has(first + i) ? sum < kGateLeast ? kGateLeast : sum : 0;
-        }
-        if constexpr (C == 4)
-          *reinterpret_cast<float4*>(to) = make_float4(x[i][0], x[i][1], x[i][2], x[i][3]);
-        else
-          *reinterpret_cast<float2*>(to) = make_float2(x[i][0], x[i][1]);
-      }
+    for (int h = 0; h < 2; ++h) {
+      const int in = lane_ / 4 + 8 * h, i = kRows * warp_ + in;
+      const float norm = has(in) ? factor[h] : 0.f;
+      floats(kShared.norm)[to + i] = norm;
+      if (to) continue;
+      vectors().answer[i] = vectors().suffix[i] = norm;
+      floats(kShared.beta)[i] = has(in) ? beta(token_ + i) : 0.f;
     }
   }
-  // The lane's floats of token i there.
-  __device__ float* scratch(int i) const {
-    constexpr int kPiece = kRows * kPanelRowBytes;
-    const int byte = i * D * 4, piece = byte / kPiece, in = byte % kPiece;
-    const int at =
-        piece < Tile::panels
-            ? kShared.e + piece * Tile::panel_bytes + warp_ * kPiece + in
-            : kShared.m + warp_ * kRows * kInverseStride * 4 + (piece - Tile::panels) * kPiece + in;
-    return floats(at) + lane_ * C;
+  __device__ float beta(int64_t token) const {
+    if (!a_.beta) return 1;
+    const float x = a_.beta(batch_, token, head_);
+    if (a_.beta_map == FOVEA_X_BETA_MAP_NONE) return x;
+    const float factor = a_.beta_map == FOVEA_X_BETA_MAP_TWO_SIGMOID ? 2 : 1;
+    return __fdividef(factor, 1 + exp2_fast(-kLog2E * x));
   }
 
-  __device__ void publish_totals(const float (&p)[kRows][C]) const {
-    const int at = warp_ * D + lane_ * C;
-#pragma unroll
-    for (int c = 0; c < C; ++c) {
-      const float total = p[kRows - 1][c];
-      floats(kShared.total)[at + c] = total;
-      const float decay = exp2_fast(total);
-      floats(kShared.end)[at + c] = total >= -kGateRange ? decay : 1;
-      floats(kShared.between)[at + c] = decay;
-    }
-  }
-
-  // ---- scaled tiles
-
-  // Rows and columns of the products, the tiles of the chain, norms and vectors.  Returns whether
-  // the warp's own block was made apart.
-  __device__ bool scale(const float (&p)[kRows][C]) const {
-    float before[C], after[C];
+  // Rows and columns of the products, and the tiles of the chain.  Returns whether the warp's own
+  // block was made apart: then it is in `own`.
+  __device__ bool scale(Own& own) const {
+    float total[C], before[C], after[C];
     uint32_t strong = 0;  // channels whose columns are scaled to their last token
+    const int channel = lane_ * C;
+    float to_rows[3][C];
 #pragma unroll
     for (int c = 0; c < C; ++c) {
-      const float* total = floats(kShared.total) + lane_ * C + c;
       float sums[2] = {0, 0};
 #pragma unroll
       for (int w = 0; w < 4; ++w) {
-        if (w < warp_) sums[0] += total[w * D];
-        if (w > warp_) sums[1] += total[w * D];
+        const float one = floats(kShared.total)[w * D + channel + c];
+        if (w == warp_) total[c] = one;
+        if (w < warp_) sums[0] += one;
+        if (w > warp_) sums[1] += one;
+        if (w == 3) continue;
+        to_rows[w][c] = one >= -kGateRange ? one : 0;
+#pragma unroll
+        for (int from = 0; from < w; ++from) to_rows[from][c] += w < warp_ ? one : 0;
       }
-      strong |= static_cast<uint32_t>(!(p[kRows - 1][c] >= -kGateRange)) << c;
-      before[c] = exp2_fast(sums[0]);
-      after[c] = exp2_fast(sums[1]) * floats(kShared.end)[warp_ * D + lane_ * C + c];
+      const bool high = !(total[c] >= -kGateRange);
+      strong |= static_cast<uint32_t>(high) << c;
+      before[c] = exp2_fast(sums[0]), after[c] = exp2_fast(sums[1] + (high ? 0 : total[c]));
       if (warp_ == 0) {
-        const float all = exp2_fast(sums[1] + p[kRows - 1][c]);
-        floats(kShared.vectors)[kDeltaChannels / 4 + lane_ * C + c] =
-            exp2_fast(p[0][c]) == 0 ? -0.f : all;
+        const bool resets = exp2_fast(this->sums(0, channel & -2)[(channel + c) % 2]) == 0;
+        floats(kShared.vectors)[kDeltaChannels / 4 + channel + c] =
+            resets ? -0.f : exp2_fast(sums[1] + total[c]);
       }
     }
-    const bool wide = __any_sync(~0u, strong);
-    if (wide) halves(p);
-    const uint32_t first = kRows * warp_;
-    unsigned char* keys =
-        w_.inverses + (slot_ * a_.heads + head_) * int64_t{delta_keys_bytes(D)} + kDeltaKeysAt;
-    unsigned char* queries =
-        w_.scores + (slot_ * a_.heads + head_) * int64_t{delta_query_bytes(D)} + kDeltaScoreStride;
-    LaneSums squares;
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      float up[C], down[C];
+    for (int j = 0; j < 3; ++j) {
+      if (j >= warp_) continue;
+#pragma unroll
+      for (int c = 0; c < C; ++c) to_rows[j][c] = exp2_fast(to_rows[j][c]);
+      store_floats(factors(j) + channel, to_rows[j]);
+    }
+    const bool wide = __any_sync(~0u, strong);
+    if (wide) halves(own);
+    const int64_t at_head = slot_ * a_.heads + head_;
+    unsigned char* keys = w_.inverses + at_head * delta_keys_bytes(D) + kDeltaKeysAt;
+    unsigned char* queries = w_.scores + at_head * delta_query_bytes(D) + kDeltaScoreStride;
+    // From the last token on: columns of a token take the place of sums of it and of the token 8
+    // after it.
+#pragma unroll 2
+    for (int i = kRows - 1; i >= 0; --i) {
+      float sum[C], up[C], down[C];
+      const uint32_t at = place(kRows * warp_ + i);
+      load_floats(sum, sums(i, channel));
+      const Piece q = raw(kShared.q + at, i, outputs_), k = raw(kShared.k + at, i, true);
+      __syncwarp();
 #pragma unroll
       for (int c = 0; c < C; ++c)
-        up[c] = exp2_fast(p[i][c]),
-        down[c] = exp2_fast((strong >> c & 1 ? p[kRows - 1][c] : 0) - p[i][c]);
-      const uint32_t at = place(first + i);
-      const Piece q = raw(kShared.q + at, i, outputs_), k = raw(kShared.k + at, i, true);
+        up[c] = exp2_fast(sum[c]), down[c] = exp2_fast((strong >> c & 1 ? total[c] : 0) - sum[c]);
       put(base_ + kShared.q + at, q, up), put(base_ + kShared.k + at, k, up);
       put(base_ + kShared.e + at, k, down);
-      float sum[2] = {0, 0};
 #pragma unroll
-      for (int c = 0; c < C; ++c) {
-        up[c] *= before[c], down[c] *= after[c];
-        sum[0] = fmaf(k[c], k[c], sum[0]), sum[1] = fmaf(q[c], q[c], sum[1]);
-      }
-      squares.add(i, LaneSums::merged(sum[0], sum[1], 16));
+      for (int c = 0; c < C; ++c) up[c] *= before[c], down[c] *= after[c];
       put(keys + at, k, up), put(keys + Tile::bytes + at, k, down);
       if (outputs_) put(queries + at, q, up);
     }
-    publish_norms(squares.whole());
     return wide;
+  }
+  // Of columns of warp j for rows of the warp, which is a later one.
+  __device__ float* factors(int j) const {
+    return floats(kShared.to_rows) + (warp_ * (warp_ - 1) / 2 + j) * D;
   }
   // Channels of token i as loaded; rows past the last token are of others.
   __device__ Piece raw(int at, int i, bool loaded) const {
     if (!loaded || !has(i)) return Piece{};
-    return load_piece(reinterpret_cast<const uint16_t*>(base_ + at));
+    return load_piece(base_ + at);
   }
   // Where the lane's channels of a row lie in a tile.
   __device__ uint32_t place(int row) const {
@@ -439,158 +462,59 @@ class DeltaKeys {
       *reinterpret_cast<uint32_t*>(to) = word[0];
   }
 
-  // Sums over the lanes of a warp of 16 numbers, one after the other: lane i ends with that of
-  // i % 16, of half of the lanes.
-  class LaneSums {
-   public:
-    __device__ static float merged(float even, float odd, int step) {
-      const bool high = threadIdx.x & step;
-      return (high ? odd : even) + __shfl_xor_sync(~0u, high ? even : odd, step);
-    }
-    // i: a constant.
-    __device__ void add(int i, float x) {
-#pragma unroll
-      for (int b = 0; b < 4; ++b) {
-        if (!(i >> b & 1)) {
-          part_[b] = x;
-          return;
-        }
-        x = merged(part_[b], x, 1 << b);
-      }
-      whole_ = x;
-    }
-    __device__ float whole() const {
-      return whole_;
-    }
-
-   private:
-    float part_[4], whole_;
-  };
-
-  __device__ float beta(int64_t token) const {
-    if (!a_.beta) return 1;
-    const float x = a_.beta(batch_, token, head_);
-    if (a_.beta_map == FOVEA_X_BETA_MAP_NONE) return x;
-    const float factor = a_.beta_map == FOVEA_X_BETA_MAP_TWO_SIGMOID ? 2 : 1;
-    return __fdividef(factor, 1 + exp2_fast(-kLog2E * x));
-  }
-  // size: |k|^2 of token lane % 16, or in lanes from 16 on |q|^2.
-  __device__ void publish_norms(float size) const {
-    const int in = lane_ % 16, i = kRows * warp_ + in;
-    const float norm = !has(in) ? 0.f : a_.l2_norm ? rsqrtf(size + a_.eps) : 1.f;
-    floats(kShared.norm)[lane_ / 16 * 64 + i] = norm;
-    if (lane_ >= 16) return;
-    vectors().answer[i] = vectors().suffix[i] = norm;
-    floats(kShared.beta)[i] = has(in) ? beta(token_ + i) : 0.f;
-  }
-
   // ---- a block of strong gates
 
-  // Scores of the warp's tokens with themselves, each pair by the half in which t and s part: of K
-  // in the first 16 columns of the warp's rows of M, of Q in the next ones.  64 channels at a time:
-  // sums of gates are in the warp's rows of M, scaled K and Q in those of e.
-  __device__ void halves(const float (&p)[kRows][C]) const {
-    float x[2][4], y[2][4];
-#pragma unroll
-    for (int n = 0; n < 2; ++n)
-#pragma unroll
-      for (int c = 0; c < 4; ++c) x[n][c] = y[n][c] = 0;
-    float* sums = m_ + kRows * warp_ * kInverseStride;
+  // Scores of the warp's tokens with themselves, each pair by the half in which t and s part: pairs
+  // of `half` rows and the `half` columns before them; 0: the diagonal.
+  __device__ void halves(Own& own) const {
 #pragma unroll 1
-    for (int panel = 0; panel < D / 64; ++panel) {
-      __syncwarp();
-      if (lane_ * C / 64 == panel) {
+    for (int half = 8; half >= 0; half = half ? half / 2 : -1) {
+      float x[2][4] = {}, y[2][4] = {};
+#pragma unroll 2
+      for (int n = 0; n < D / 16; ++n) multiply(x, y, half, n);
 #pragma unroll
-        for (int i = 0; i < kRows; ++i)
+      for (int n = 0; n < 2; ++n)
 #pragma unroll
-          for (int c = 0; c < C; ++c) sums[64 * i + lane_ * C % 64 + c] = p[i][c];
-      }
-#pragma unroll 1
-      for (int half = 8; half >= 0; half = half ? half / 2 : -1) {
-        __syncwarp();
-        scale_half(sums, panel, half);
-        __syncwarp();
-        add_half(x, y, half);
-      }
+        for (int c = 0; c < 4; ++c) {
+          const int t = lane_ / 4 + c / 2 * 8, s = 8 * n + lane_ % 4 * 2 + c % 2;
+          const bool wanted = half ? t > s && (t ^ s) >= half && (t ^ s) < 2 * half : t == s;
+          if (half == 8) own.k[n][c] = own.q[n][c] = 0;
+          if (wanted && has(t)) own.k[n][c] = x[n][c], own.q[n][c] = y[n][c];
+        }
     }
     __syncwarp();
-#pragma unroll
-    for (int n = 0; n < 2; ++n)
-#pragma unroll
-      for (int c = 0; c < 4; ++c)
-        own(n, c / 2)[c % 2] = x[n][c], own(n, c / 2)[16 + c % 2] = y[n][c];
-    __syncwarp();
   }
-  __device__ float* own(int n, int h) const {
-    return m_ + (kRows * warp_ + lane_ / 4 + 8 * h) * kInverseStride + 8 * n + lane_ % 4 * 2;
-  }
-  // Operands of pairs of `half` rows and the `half` columns before them; 0: the diagonal.
-  __device__ void scale_half(const float* sums, int panel, int half) const {
-    const int channel = lane_ % 16 * 4;
-    const auto four = [&](int i) {
-      return *reinterpret_cast<const float4*>(sums + 64 * i + channel);
-    };
-#pragma unroll 4
-    for (int n = 0; n < kRows / 2; ++n) {
-      const int i = 2 * n + lane_ / 16;
-      float by[4] = {1, 1, 1, 1};
+  // Step n of 16 channels, scaled in registers.
+  __device__ void multiply(float (&x)[2][4], float (&y)[2][4], int half, int n) const {
+    const uint32_t from = Tile::at(kRows * warp_ + outer_row(lane_), outer_chunk(lane_));
+    uint32_t queries[4], keys[4];
+    load_matrices(queries, Tile::pair(at_ + kShared.q + from, n));
+    load_matrices(keys, Tile::pair(at_ + kShared.k + from, n));
+#pragma unroll
+    for (int r = 0; r < 4; ++r) {  // of the operand
+      const int i = lane_ / 4 + r % 2 * 8, channel = 16 * n + r / 2 * 8 + lane_ % 4 * 2;
+      float2 by = {1, 1};
       if (half) {
         const int last = (i & -(2 * half)) + half - 1;  // of the columns
         const float sign = i > last ? 1 : -1;
-        const float4 to = four(i), from = four(last);
-        by[0] = exp2_fast(sign * (to.x - from.x)), by[1] = exp2_fast(sign * (to.y - from.y));
-        by[2] = exp2_fast(sign * (to.z - from.z)), by[3] = exp2_fast(sign * (to.w - from.w));
+        const float2 sum = *reinterpret_cast<const float2*>(sums(i, channel));
+        const float2 pivot = *reinterpret_cast<const float2*>(sums(last, channel));
+        by.x = exp2_fast(sign * (sum.x - pivot.x)), by.y = exp2_fast(sign * (sum.y - pivot.y));
       }
-      const uint32_t in =
-          Swizzled<kChainTokens, 64>::at(kRows * warp_ + i, channel / 8) + channel % 8 * 2;
-      const auto move = [&](int to, int from, bool loaded) {
-        uint2 word = {};
-        if (loaded && has(i))
-          word = *reinterpret_cast<const uint2*>(base_ + from + panel * Tile::panel_bytes + in);
-        word.x = scaled(word.x, by[0], by[1]), word.y = scaled(word.y, by[2], by[3]);
-        *reinterpret_cast<uint2*>(base_ + to + in) = word;
-      };
-      move(kShared.e, kShared.k, true);
-      move(kShared.e + kChainTokens * kPanelRowBytes, kShared.q, outputs_);
+      queries[r] = scaled(queries[r], by.x, by.y), keys[r] = scaled(keys[r], by.x, by.y);
     }
+    mma<Dtype>(x[0], keys, keys[0], keys[2]), mma<Dtype>(x[1], keys, keys[1], keys[3]);
+    mma<Dtype>(y[0], queries, keys[0], keys[2]), mma<Dtype>(y[1], queries, keys[1], keys[3]);
   }
   __device__ static uint32_t scaled(uint32_t two, float low, float high) {
     return pack<Dtype>(float_of(two << 16) * low, float_of(two & 0xffff0000u) * high);
   }
-  // Their products, of which the pairs of `half` count.
-  __device__ void add_half(float (&to_x)[2][4], float (&to_y)[2][4], int half) const {
-    using Panel = Swizzled<kChainTokens, 64>;
-    float x[2][4] = {}, y[2][4] = {};
-    const uint32_t from =
-        at_ + kShared.e + Panel::at(kRows * warp_ + outer_row(lane_), outer_chunk(lane_));
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      uint32_t queries[4], keys[4];
-      load_matrices(keys, Panel::pair(from, n));
-      load_matrices(queries, Panel::pair(from + Panel::bytes, n));
-      mma<Dtype>(x[0], keys, keys[0], keys[2]), mma<Dtype>(x[1], keys, keys[1], keys[3]);
-      mma<Dtype>(y[0], queries, keys[0], keys[2]), mma<Dtype>(y[1], queries, keys[1], keys[3]);
-    }
-#pragma unroll
-    for (int n = 0; n < 2; ++n)
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const int t = lane_ / 4 + c / 2 * 8, s = 8 * n + lane_ % 4 * 2 + c % 2;
-        const bool wanted = half ? t > s && (t ^ s) >= half && (t ^ s) < 2 * half : t == s;
-        if (wanted) to_x[n][c] += x[n][c], to_y[n][c] += y[n][c];
-      }
-  }
-  __device__ void replace(Sums& x, Sums& y) const {
-    __syncwarp();
+  __device__ void replace(Sums& x, Sums& y, const Own& own) const {
 #pragma unroll
     for (int j = 0; j < kSums; ++j)
 #pragma unroll
       for (int c = 0; c < 4; ++c)
-        if (j / 2 == warp_) {
-          const float* from = own(j % 2, c / 2) + c % 2;
-          x[j][c] = from[0], y[j][c] = from[16];
-        }
-    __syncwarp();
+        if (j / 2 == warp_) x[j][c] = own.k[j % 2][c], y[j][c] = own.q[j % 2][c];
   }
 
   // ---- scores
@@ -604,7 +528,7 @@ class DeltaKeys {
     const uint32_t a = Tile::at(kRows * warp_ + outer_row(lane_), outer_chunk(lane_));
     const uint32_t b = at_ + kShared.e + Tile::at(inner_row(lane_), inner_chunk(lane_));
     const int last = wide ? warp_ : warp_ + 1;
-#pragma unroll
+#pragma unroll 2
     for (int n = 0; n < D / 16; ++n) {
       uint32_t rows[4], keys[4];
       load_matrices(rows, Tile::pair(at_ + kShared.q + a, n));
@@ -626,17 +550,8 @@ class DeltaKeys {
   __device__ void rescale(uint32_t (&columns)[4], int j, int n) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int at = 16 * n + 8 * h + lane_ % 4 * 2;
-      const auto two = [&](int table, int of) {
-        return *reinterpret_cast<const float2*>(floats(table) + of * D + at);
-      };
-      float2 by = two(kShared.end, j);
-#pragma unroll
-      for (int w = 1; w < 3; ++w)
-        if (j < w && w < warp_) {
-          const float2 more = two(kShared.between, w);
-          by.x *= more.x, by.y *= more.y;
-        }
+      const float2 by =
+          *reinterpret_cast<const float2*>(factors(j) + 16 * n + 8 * h + lane_ % 4 * 2);
 #pragma unroll
       for (int i = h; i < 4; i += 2) columns[i] = scaled(columns[i], by.x, by.y);
     }
