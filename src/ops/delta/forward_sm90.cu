@@ -115,6 +115,9 @@ bool beside(const Context& ctx, const Recur& a, int64_t chains) {
   return a.gate_key && !a.run.start && 2 * chains <= device_info(ctx).multiprocessors &&
          a.run.token_max >= kChunksLeast * kChainTokens;
 }
+// How many chunks are left to make while chains go on, so that both end at a time: a block makes
+// this many of them while a chain takes one.
+constexpr double kMadeMeanwhile = .28;
 
 struct DeltaPlan {
   DeltaWork90 work;
@@ -154,6 +157,9 @@ Text offer(const Context& ctx, const Recur& a, Plan& plan) {
   p.inverses = plan.workspace.add<unsigned char>(work.slots, a.heads, p.found->key_stride);
   if (a.o)
     p.scores = plan.workspace.add<unsigned char>(work.slots, a.heads_out, p.found->query_stride);
+  const int64_t chunks = work.slots * a.heads;
+  const auto meanwhile = static_cast<int64_t>(kMadeMeanwhile * work.makers * work.chunks);
+  work.before = static_cast<uint32_t>(side ? std::max(chunks - meanwhile, a.heads) : chunks);
   if (side) p.ready = plan.workspace.add<int32_t>(work.slots, a.heads);
   plan.kernel += Text(a.gate_key ? ".key." : ".") + dtype_name(a.q.dtype) + ".d" +
                  Text::number(a.d) + ".x" + Text::number(copies);

@@ -26,6 +26,8 @@
 //   | tail       | producer, TMA         | producer        | K, V, T of the last one  |
 //   | cluster    | every thread          | state           | state_in, to be written  |
 #pragma once
+#include <algorithm>
+
 #include "cuda/loop/chain_sm90.cuh"
 #include "ops/delta/intra_sm90.cuh"
 #include "ops/delta/keys_sm90.cuh"
@@ -660,14 +662,19 @@ DeltaInstance90 delta_sm90_instance() {
     static_assert(kShared <= 227 * 1024);
     const int64_t chunks = work.slots * work.a.heads;
     if constexpr (C.keyed) {
-      constexpr int kWorker = DeltaKeys<C.d>::shared_bytes, kWorkers = DeltaKeys<C.d>::workers;
-      if (work.ready) {
+      const auto make = [&](int64_t begin, int64_t end, int64_t blocks) {
+        constexpr int kWorkers = DeltaKeys<C.d>::workers;
+        DeltaWork90 part = work;
+        part.items_begin = static_cast<uint32_t>(begin);
+        part.items_end = static_cast<uint32_t>(end);
+        launch<delta_keys_sm90_kernel<C.d>>(
+            ctx, op, std::min(blocks, ceil_div(end - begin, kWorkers)), 128 * kWorkers,
+            kWorkers * DeltaKeys<C.d>::shared_bytes, part);
+      };
+      if (work.ready)
         check(cudaMemsetAsync(work.ready, 0, static_cast<size_t>(chunks) * 4, stream(ctx)), op);
-        launch<delta_keys_sm90_kernel<C.d, kWorkers>>(ctx, op, work.makers, kWorkers * 128,
-                                                      kWorkers * kWorker, work);
-      } else {
-        launch<delta_keys_sm90_kernel<C.d, 1>>(ctx, op, chunks, 128, kWorker, work);
-      }
+      make(0, work.before, device_info(ctx).multiprocessors);
+      if (work.ready) make(work.before, chunks, work.makers);
     } else {
       launch<delta_intra_sm90_kernel<C.dtype, C.d>>(ctx, op, chunks, 128,
                                                     DeltaIntra<C.dtype, C.d>::shared_bytes, work);

@@ -133,15 +133,41 @@ class DeltaKeys {
     sm90::barrier_init(at_ + kShared.full, 1), sm90::barrier_init_done();
     stored() = -1, phase() = 1;
   }
-  // An item: a chunk of a head.
-  __device__ void run(uint32_t item) {
+  // An item: a chunk of a head.  `next`: the one after it.
+  __device__ void run(uint32_t item, uint32_t next) {
     if (!find(item)) return;
     if (leads()) {
       release(), load();
       stored() = slot_ * static_cast<int32_t>(a_.heads) + head_, phase() ^= 1;
     }
     meet();
+    if (next < w_.items_end) prefetch(next);
     one();
+  }
+  // Of the next item, to the second cache: gates, q and k.
+  __device__ void prefetch(uint32_t item) const {
+    DeltaKeys next(*this);
+    if (!next.find(item)) return;
+    const int bytes = a_.gate_key.dtype == FOVEA_F32 ? 4 : 2, lines = D * bytes / 128;
+    for (int i = 32 * warp_ + lane_; i < kChainTokens * lines; i += 128) {
+      if (i / lines >= next.left_) break;
+      const char* from =
+          a_.gate_key.view.template as<const char>() +
+          a_.gate_key.offset(next.batch_, next.token_ + i / lines, next.head_, 0) * bytes +
+          i % lines * 128;
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+    }
+    if (!leads()) return;
+    next.prefetch(w_.k, next.head_ / w_.key_share);
+    if (next.outputs_) next.prefetch(w_.q, next.head_ / w_.query_share);
+  }
+  __device__ void prefetch(const CUtensorMap& map, int head) const {
+#pragma unroll
+    for (int panel = 0; panel < Tile::panels; ++panel)
+      asm volatile(
+          "cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(&map),
+          "r"(panel * 64), "r"(token_), "r"(head), "r"(batch_)
+          : "memory");
   }
   // Once store() of the last item has ended: its chain may read what all threads wrote before their
   // last barrier.
@@ -154,7 +180,9 @@ class DeltaKeys {
     asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(w_.ready + stored()), "r"(1)
                  : "memory");
   }
-  __device__ bool leads() const { return lane_ == 0 && warp_ == 0; }
+  __device__ bool leads() const {
+    return lane_ == 0 && warp_ == 0;
+  }
 
  private:
   using Sums = float[kSums][4];
@@ -186,12 +214,20 @@ class DeltaKeys {
     if (leads()) store();
   }
   // A barrier of the worker.
-  __device__ void meet() const { sm90::named_barrier_sync(1 + worker_, 128); }
-  __device__ float* floats(int at) const { return reinterpret_cast<float*>(base_ + at); }
+  __device__ void meet() const {
+    sm90::named_barrier_sync(1 + worker_, 128);
+  }
+  __device__ float* floats(int at) const {
+    return reinterpret_cast<float*>(base_ + at);
+  }
   // Where the leader's last item lies; -1: it had none.
-  __device__ int32_t& stored() const { return *reinterpret_cast<int32_t*>(base_ + kShared.stored); }
+  __device__ int32_t& stored() const {
+    return *reinterpret_cast<int32_t*>(base_ + kShared.stored);
+  }
   // Of the barrier `full`.
-  __device__ uint32_t& phase() const { return *reinterpret_cast<uint32_t*>(base_ + kShared.phase); }
+  __device__ uint32_t& phase() const {
+    return *reinterpret_cast<uint32_t*>(base_ + kShared.phase);
+  }
   __device__ DeltaVectors& vectors() const {
     return *reinterpret_cast<DeltaVectors*>(base_ + kShared.vectors);
   }
@@ -226,7 +262,9 @@ class DeltaKeys {
                                   batch_);
   }
   // Whether the warp's token i exists.
-  __device__ bool has(int i) const { return kRows * warp_ + i < left_; }
+  __device__ bool has(int i) const {
+    return kRows * warp_ + i < left_;
+  }
 
   // ---- sums of gates
 
@@ -400,7 +438,7 @@ class DeltaKeys {
       strong |= static_cast<uint32_t>(high) << c;
       before[c] = exp2_fast(sums[0]), after[c] = exp2_fast(sums[1] + (high ? 0 : total[c]));
       if (warp_ == 0) {
-        const bool resets = exp2_fast(this->sums(0, channel & -2)[(channel + c) % 2]) == 0;
+        const bool resets = exp2_fast(this->sums(0, channel)[c]) == 0;
         floats(kShared.vectors)[kDeltaChannels / 4 + channel + c] =
             resets ? -0.f : exp2_fast(sums[1] + total[c]);
       }
@@ -419,7 +457,7 @@ class DeltaKeys {
     unsigned char* queries = w_.scores + at_head * delta_query_bytes(D) + kDeltaScoreStride;
     // From the last token on: columns of a token take the place of sums of it and of the token 8
     // after it.
-#pragma unroll 2
+#pragma unroll 4
     for (int i = kRows - 1; i >= 0; --i) {
       float sum[C], up[C], down[C];
       const uint32_t at = place(kRows * warp_ + i);
@@ -464,47 +502,74 @@ class DeltaKeys {
 
   // ---- a block of strong gates
 
-  // Scores of the warp's tokens with themselves, each pair by the half in which t and s part: pairs
-  // of `half` rows and the `half` columns before them; 0: the diagonal.
+  // Scores of the warp's tokens with themselves, each pair by the half in which t and s part:
+  // level l has pairs of 2^l rows and the 2^l columns before them, level 4 the diagonal.
   __device__ void halves(Own& own) const {
-#pragma unroll 1
-    for (int half = 8; half >= 0; half = half ? half / 2 : -1) {
-      float x[2][4] = {}, y[2][4] = {};
-#pragma unroll 2
-      for (int n = 0; n < D / 16; ++n) multiply(x, y, half, n);
+#pragma unroll
+    for (int n = 0; n < 2; ++n)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) own.k[n][c] = own.q[n][c] = 0;
+    halves<0, 2>(own), halves<2, 4>(own), halves<4, 5>(own);
+    __syncwarp();
+  }
+  template <int From, int To>
+  __device__ void halves(Own& own) const {
+    Own level[To - From];
+#pragma unroll
+    for (int l = 0; l < To - From; ++l)
 #pragma unroll
       for (int n = 0; n < 2; ++n)
 #pragma unroll
-        for (int c = 0; c < 4; ++c) {
-          const int t = lane_ / 4 + c / 2 * 8, s = 8 * n + lane_ % 4 * 2 + c % 2;
-          const bool wanted = half ? t > s && (t ^ s) >= half && (t ^ s) < 2 * half : t == s;
-          if (half == 8) own.k[n][c] = own.q[n][c] = 0;
-          if (wanted && has(t)) own.k[n][c] = x[n][c], own.q[n][c] = y[n][c];
+        for (int c = 0; c < 4; ++c) level[l].k[n][c] = level[l].q[n][c] = 0;
+#pragma unroll 1
+    for (int n = 0; n < D / 16; ++n) multiply<From>(level, n);
+#pragma unroll
+    for (int n = 0; n < 2; ++n)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const int t = lane_ / 4 + c / 2 * 8, s = 8 * n + lane_ % 4 * 2 + c % 2;
+#pragma unroll
+        for (int l = From; l < To; ++l) {
+          const Own& from = level[l - From];
+          const bool wanted = l < 4 ? t > s && (t ^ s) >> l == 1 : t == s;
+          if (wanted && has(t)) own.k[n][c] = from.k[n][c], own.q[n][c] = from.q[n][c];
         }
-    }
-    __syncwarp();
+      }
   }
   // Step n of 16 channels, scaled in registers.
-  __device__ void multiply(float (&x)[2][4], float (&y)[2][4], int half, int n) const {
+  template <int From, int Count>
+  __device__ void multiply(Own (&level)[Count], int n) const {
     const uint32_t from = Tile::at(kRows * warp_ + outer_row(lane_), outer_chunk(lane_));
+    const int channel = 16 * n + lane_ % 4 * 2;
     uint32_t queries[4], keys[4];
+    float2 sum[4];
     load_matrices(queries, Tile::pair(at_ + kShared.q + from, n));
     load_matrices(keys, Tile::pair(at_ + kShared.k + from, n));
+    // Register r of an operand: row lane / 4 + r % 2 * 8, channel + r / 2 * 8.
+    const auto load = [&](int row, int r) {
+      return *reinterpret_cast<const float2*>(sums(row, channel + r / 2 * 8));
+    };
 #pragma unroll
-    for (int r = 0; r < 4; ++r) {  // of the operand
-      const int i = lane_ / 4 + r % 2 * 8, channel = 16 * n + r / 2 * 8 + lane_ % 4 * 2;
-      float2 by = {1, 1};
-      if (half) {
-        const int last = (i & -(2 * half)) + half - 1;  // of the columns
-        const float sign = i > last ? 1 : -1;
-        const float2 sum = *reinterpret_cast<const float2*>(sums(i, channel));
-        const float2 pivot = *reinterpret_cast<const float2*>(sums(last, channel));
-        by.x = exp2_fast(sign * (sum.x - pivot.x)), by.y = exp2_fast(sign * (sum.y - pivot.y));
+    for (int r = 0; r < 4; ++r) sum[r] = load(lane_ / 4 + r % 2 * 8, r);
+#pragma unroll
+    for (int l = From; l < From + Count; ++l) {
+      const int half = 1 << l;
+      uint32_t q[4], k[4];
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        q[r] = queries[r], k[r] = keys[r];
+        if (l == 4) continue;
+        const int i = lane_ / 4 + r % 2 * 8;
+        const float2 pivot = load((i & -(2 * half)) + half - 1, r);  // the last column
+        const float sign = i & half ? 1 : -1;
+        const float low = exp2_fast(sign * (sum[r].x - pivot.x));
+        const float high = exp2_fast(sign * (sum[r].y - pivot.y));
+        q[r] = scaled(q[r], low, high), k[r] = scaled(k[r], low, high);
       }
-      queries[r] = scaled(queries[r], by.x, by.y), keys[r] = scaled(keys[r], by.x, by.y);
+      Own& to = level[l - From];
+      mma<Dtype>(to.k[0], k, k[0], k[2]), mma<Dtype>(to.k[1], k, k[1], k[3]);
+      mma<Dtype>(to.q[0], q, k[0], k[2]), mma<Dtype>(to.q[1], q, k[1], k[3]);
     }
-    mma<Dtype>(x[0], keys, keys[0], keys[2]), mma<Dtype>(x[1], keys, keys[1], keys[3]);
-    mma<Dtype>(y[0], queries, keys[0], keys[2]), mma<Dtype>(y[1], queries, keys[1], keys[3]);
   }
   __device__ static uint32_t scaled(uint32_t two, float low, float high) {
     return pack<Dtype>(float_of(two << 16) * low, float_of(two & 0xffff0000u) * high);
@@ -528,7 +593,7 @@ class DeltaKeys {
     const uint32_t a = Tile::at(kRows * warp_ + outer_row(lane_), outer_chunk(lane_));
     const uint32_t b = at_ + kShared.e + Tile::at(inner_row(lane_), inner_chunk(lane_));
     const int last = wide ? warp_ : warp_ + 1;
-#pragma unroll 2
+#pragma unroll 4
     for (int n = 0; n < D / 16; ++n) {
       uint32_t rows[4], keys[4];
       load_matrices(rows, Tile::pair(at_ + kShared.q + a, n));
@@ -634,17 +699,19 @@ class DeltaKeys {
   bool outputs_;
 };
 
-template <int D, int Workers>
-__global__ void __launch_bounds__(128 * Workers, DeltaKeys<D>::workers / Workers)
+template <int D>
+__global__ void __launch_bounds__(128 * DeltaKeys<D>::workers, 1)
     delta_keys_sm90_kernel(const __grid_constant__ DeltaWork90 work) {
   extern __shared__ __align__(1024) unsigned char shared[];
   if (work.ready) pdl_trigger();
   const auto thread = [] { return sm90::unhoisted(static_cast<int>(threadIdx.x)); };
+  constexpr int kWorkers = DeltaKeys<D>::workers;
+  const uint32_t step = gridDim.x * kWorkers;
   DeltaKeys<D>(work, shared, thread()).init();
-  const auto items = static_cast<uint32_t>(work.slots * work.a.heads);  // at most 2^30
-  for (uint32_t item = blockIdx.x * Workers + threadIdx.x / 128; item < items;
-       item += gridDim.x * Workers)
-    DeltaKeys<D>(work, shared, thread()).run(item);
+  // Neighbours in memory are made at a time.
+  for (uint32_t item = work.items_begin + threadIdx.x / 128 * gridDim.x + blockIdx.x;
+       item < work.items_end; item += step)
+    DeltaKeys<D>(work, shared, thread()).run(item, item + step);
   const DeltaKeys<D> last(work, shared, thread());
   if (last.leads()) last.release();
 }
