@@ -667,7 +667,7 @@ DeltaInstance90 delta_sm90_instance() {
         DeltaWork90 part = work;
         part.items_begin = static_cast<uint32_t>(begin);
         part.items_end = static_cast<uint32_t>(end);
-        launch<delta_keys_sm90_kernel<C.d>>(
+        launch<delta_chunks_sm90_kernel<DeltaKeys<C.d>>>(
             ctx, op, std::min(blocks, ceil_div(end - begin, kWorkers)), 128 * kWorkers,
             kWorkers * DeltaKeys<C.d>::shared_bytes, part);
       };
