@@ -41,9 +41,23 @@ constexpr int delta_query_bytes(int d) {
   return kDeltaScoreStride + kChainTokens * d * 2;
 }
 
+// With a low rank: T and its vectors, G, then the tiles A~, B-, K-; B and its vectors, A, then Q~
+// (low_sm90.cuh).
+constexpr int kDeltaLowKeysAt = kDeltaKeysAt + kDeltaTile;
+constexpr int kDeltaLowQueryAt = kDeltaScoreStride + kDeltaTile;
+constexpr int delta_low_bytes(int d) {
+  return kDeltaLowKeysAt + 3 * kChainTokens * d * 2;
+}
+constexpr int delta_low_query_bytes(int d) {
+  return kDeltaLowQueryAt + kChainTokens * d * 2;
+}
+
+// What gates and corrects: forms of the chain.
+enum class DeltaForm : int { head, key, low };
+
 struct DeltaWork90 {
   Recur a;
-  CUtensorMap q, k, v;
+  CUtensorMap q, k, v, low_a, low_b;
   unsigned char *inverses, *scores;  // [slot][head], [slot][output head]
   int32_t* ready;                    // [slot][head]: 1 once a chunk is made; not given: all are
   int32_t makers;                    // blocks that make chunks while others walk chains
@@ -76,7 +90,8 @@ struct DeltaWork90 {
 };
 
 struct DeltaInstance90 {
-  int32_t dtype, d, keyed;
+  int32_t dtype, d;
+  DeltaForm form;
   int32_t key_stride, query_stride;  // bytes of a chunk and head in the workspace
   void (*launch)(Context&, const DeltaWork90&);
 };
@@ -84,7 +99,7 @@ struct DeltaInstance90 {
 // A row of forward.inc.
 struct DeltaConfig90 {
   int dtype, d;
-  int keyed;    // gates of key channels
+  DeltaForm form;
   int stages;   // of K, V and T
   int queries;  // stages of Q and A
   int slots;    // of H and U

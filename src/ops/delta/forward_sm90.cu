@@ -35,7 +35,7 @@ constexpr int64_t kCopiesMost = 8;
 
 const char* given(const Recur& a) {
   if (a.erase) return "erase";
-  if (a.low_a) return "low_a";
+  if (a.low_a && !a.gate_key) return "low_a";  // without gate_key
   return nullptr;
 }
 
@@ -61,6 +61,10 @@ Text refuses(const Context& ctx, const Recur& a) {
   if (a.o && a.o.dtype != FOVEA_F32 && a.o.dtype != a.q.dtype)
     return reason_dtype("o.dtype", a.o.dtype, a.q.dtype, "q");
   return a.gate_key ? refuses_rows(a) : Text("");
+}
+
+DeltaForm form_of(const Recur& a) {
+  return a.low_a ? DeltaForm::low : a.gate_key ? DeltaForm::key : DeltaForm::head;
 }
 
 // The kernel of key gates copies rows of q, k and gates itself.
@@ -130,7 +134,7 @@ Text offer(const Context& ctx, const Recur& a, Plan& plan) {
   if (Text why = refuses(ctx, a); !why.empty()) return why;
   DeltaPlan p{};
   for (const DeltaInstance90& row : instances())
-    if (row.dtype == a.q.dtype && row.d == a.d && row.keyed == (a.gate_key ? 1 : 0)) p.found = &row;
+    if (row.dtype == a.q.dtype && row.d == a.d && row.form == form_of(a)) p.found = &row;
   if (!p.found) return no_instance(a.q.dtype, "d", a.d, "e", a.e);
   DeltaWork90& work = p.work;
   work.a = a, work.tiles = static_cast<int32_t>(a.e / kChainColumns);
@@ -154,6 +158,15 @@ Text offer(const Context& ctx, const Recur& a, Plan& plan) {
                            {"v", {a.v.view, a.v.dtype, a.b, a.t, a.x, a.e, kChainTokens}, work.v}});
       !why.empty())
     return why;
+  if (a.low_a) {
+    const auto map_of = [&](const Floats<4>& x) {
+      return MapOf{x.view, x.dtype, a.b, a.s, a.heads, a.d, kChainTokens};
+    };
+    if (Text why = map_each(
+            {{"low_a", map_of(a.low_a), work.low_a}, {"low_b", map_of(a.low_b), work.low_b}});
+        !why.empty())
+      return why;
+  }
   p.inverses = plan.workspace.add<unsigned char>(work.slots, a.heads, p.found->key_stride);
   if (a.o)
     p.scores = plan.workspace.add<unsigned char>(work.slots, a.heads_out, p.found->query_stride);
@@ -161,8 +174,10 @@ Text offer(const Context& ctx, const Recur& a, Plan& plan) {
   const auto meanwhile = static_cast<int64_t>(kMadeMeanwhile * work.makers * work.chunks);
   work.before = static_cast<uint32_t>(side ? std::max(chunks - meanwhile, a.heads) : chunks);
   if (side) p.ready = plan.workspace.add<int32_t>(work.slots, a.heads);
-  plan.kernel += Text(a.gate_key ? ".key." : ".") + dtype_name(a.q.dtype) + ".d" +
-                 Text::number(a.d) + ".x" + Text::number(copies);
+  plan.kernel += Text(a.low_a      ? ".low."
+                      : a.gate_key ? ".key."
+                                   : ".") +
+                 dtype_name(a.q.dtype) + ".d" + Text::number(a.d) + ".x" + Text::number(copies);
   plan.launch = [p](Context& ctx, void* base) {
     DeltaWork90 work = p.work;
     work.inverses = p.inverses.at(base), work.scores = p.scores.at(base);

@@ -31,6 +31,7 @@
 #include "cuda/loop/chain_sm90.cuh"
 #include "ops/delta/intra_sm90.cuh"
 #include "ops/delta/keys_sm90.cuh"
+#include "ops/delta/low_sm90.cuh"
 
 namespace fovea::cuda {
 
@@ -38,7 +39,7 @@ template <DeltaConfig90 C>
 struct DeltaShape90 {
   static constexpr int Dtype = C.dtype, D = C.d, Stages = C.stages, QStages = C.queries;
   static constexpr int Slots = C.slots;
-  static constexpr bool Keyed = C.keyed;
+  static constexpr bool Keyed = C.form != DeltaForm::head, Low = C.form == DeltaForm::low;
   using TileQ = Swizzled<kChainTokens, D>;
   using TileV = Swizzled<kChainTokens, kChainColumns>;
   using TileT = Swizzled<kChainTokens, kChainTokens>;
@@ -47,18 +48,25 @@ struct DeltaShape90 {
   using Keys = sm90::Pipeline<Stages>;
   using Queries = sm90::Pipeline<QStages>;
   using States = sm90::Pipeline<Slots>;
-  // Where the parts of a stage lie: what answers, what the update adds, V, T and its vectors.
+  // Where the parts of a stage lie: what answers, what the updates add, V, T and its vectors, G.
   // Without key gates the first two are K.
-  static constexpr int key_stride = Keyed ? delta_keys_bytes(D) : kDeltaInverseStride;
+  static constexpr int key_stride = Low     ? delta_low_bytes(D)
+                                    : Keyed ? delta_keys_bytes(D)
+                                            : kDeltaInverseStride;
   static constexpr int at_v = Keyed ? key_stride : TileQ::bytes;
   static constexpr int at_inverse = Keyed ? 0 : at_v + TileV::bytes;
-  static constexpr int at_answer = Keyed ? kDeltaKeysAt : 0;
-  static constexpr int at_update = Keyed ? kDeltaKeysAt + TileQ::bytes : 0;
-  static constexpr int key_bytes = (Keyed ? at_v + TileV::bytes : at_inverse + key_stride);
+  static constexpr int at_mixed = kDeltaKeysAt;
+  static constexpr int at_answer = Low ? kDeltaLowKeysAt : Keyed ? kDeltaKeysAt : 0;
+  static constexpr int at_update = Keyed ? at_answer + TileQ::bytes : 0;
+  static constexpr int at_values = at_update + TileQ::bytes;
+  static constexpr int key_bytes = Keyed ? at_v + TileV::bytes : at_inverse + key_stride;
   static constexpr int key_loaded = Keyed ? key_bytes : at_inverse + kDeltaInverseBytes;
-  static constexpr int query_stride = Keyed ? delta_query_bytes(D) : kDeltaScoreStride;
+  static constexpr int query_stride = Low     ? delta_low_query_bytes(D)
+                                      : Keyed ? delta_query_bytes(D)
+                                              : kDeltaScoreStride;
   static constexpr int at_scores = Keyed ? 0 : TileQ::bytes;
-  static constexpr int at_query = Keyed ? kDeltaScoreStride : 0;
+  static constexpr int at_value_scores = kDeltaScoreStride;
+  static constexpr int at_query = Low ? kDeltaLowQueryAt : Keyed ? kDeltaScoreStride : 0;
   static constexpr int query_bytes = Keyed ? query_stride : TileQ::bytes + query_stride;
   static constexpr int query_loaded = Keyed ? query_bytes : TileQ::bytes + kDeltaScoreBytes;
   static constexpr int threads = 384;
@@ -71,6 +79,7 @@ struct DeltaShared90 : sm90::SharedLayout {
   int q = tiles(Shape::query_bytes, Shape::QStages);
   int h = tiles(Shape::TileH::bytes, Shape::Slots);
   int u = tiles(Shape::TileU::bytes, Shape::Slots);
+  int v = Shape::Low ? tiles(Shape::TileU::bytes, Shape::Slots) : 0;  // V' of a low rank
   int times = Shape::Dtype == FOVEA_F16 ? of<float>(2 * Shape::Slots * kChainColumns) : 0;
   int key_pipe = this->template pipeline<Shape::Stages>();
   int q_pipe = this->template pipeline<Shape::QStages>();
@@ -187,10 +196,27 @@ __device__ __forceinline__ void publish(uint32_t tile, float* to_times,
   __syncwarp();
 }
 
+// d += A B', A packed sums or a tile, B a tile [row][k].
+template <int Dtype, class TileB, int N, int Steps>
+__device__ __forceinline__ void add_rows(float (&d)[N][4], const uint32_t (&a)[Steps][4],
+                                         uint64_t b) {
+#pragma unroll
+  for (int k = 0; k < Steps; ++k)
+    sm90::Wgmma<Dtype, N * 8>::template rs<0>(
+        d, a[k], b + k / 4 * (TileB::panel_bytes / 16) + k % 4 * 2, true);
+}
+template <int Dtype, int Depth, int N>
+__device__ __forceinline__ void add_rows(float (&d)[N][4], uint64_t a, uint64_t b) {
+  static_assert(Depth <= 64);
+#pragma unroll
+  for (int k = 0; k < Depth / 16; ++k)
+    sm90::Wgmma<Dtype, N * 8>::template ss<0>(d, a + k * 2, b + k * 2, true);
+}
+
 template <class Shape>
 class DeltaBlock90 {
   static constexpr int Dtype = Shape::Dtype, D = Shape::D;
-  static constexpr bool Keyed = Shape::Keyed;
+  static constexpr bool Keyed = Shape::Keyed, Low = Shape::Low;
   using TileQ = typename Shape::TileQ;
   using TileV = typename Shape::TileV;
   using TileT = typename Shape::TileT;
@@ -347,6 +373,9 @@ class DeltaBlock90 {
   __device__ uint32_t u_tile(const SlotState& at) const {
     return at_ + kShared.u + at.stage * TileU::bytes;
   }
+  __device__ uint32_t v_tile(const SlotState& at) const {
+    return at_ + kShared.v + at.stage * TileU::bytes;
+  }
   // Factors of H's value columns (0), of U's (1).
   __device__ float* times(const SlotState& at, int which) const {
     return reinterpret_cast<float*>(base_ + kShared.times) + (2 * at.stage + which) * kChainColumns;
@@ -403,6 +432,14 @@ class DeltaBlock90 {
         if (bits_of(i % 2 ? all[j].y : all[j].x) == 0x80000000u) state.x[j][i] = 0;
   }
 
+  // V' of a stage, as an A operand.
+  __device__ static void load_v(uint32_t (&v)[kChainTokens / 16][4], uint32_t k) {
+    const int lane = threadIdx.x % 32, chunk = threadIdx.x % 128 / 32 * 2 + inner_chunk(lane);
+#pragma unroll
+    for (int n = 0; n < kChainTokens / 16; ++n)
+      load_matrices_transposed(v[n], k + Shape::at_v + TileV::at(16 * n + inner_row(lane), chunk));
+  }
+
   // Publishes H, and packs Y = V - answer . (K H), whose rows are then to be multiplied by
   // `times`.
   __device__ __forceinline__ void answer(ChainState<D>& state, uint32_t k, const DeltaVectors& by,
@@ -415,22 +452,26 @@ class DeltaBlock90 {
     uint32_t h[D / 16][4], v[kChainTokens / 16][4];
     if constexpr (Keyed) {
       keys_.wait(key);
-      if (by.zero[1]) reset(state, by);
+      if (!Low && by.zero[1]) reset(state, by);  // low_a reads the state before its decay
+      if constexpr (Low) load_v(v, k);
     }
     pack_rows<Dtype>(h, state.x, from);
     if constexpr (!Keyed) keys_.wait(key);
     sm90::fence();
     sm90::product_rows<Dtype, TileQ>(y, h, sm90::descriptor(k + Shape::at_answer));
+    if constexpr (Low) add_rows<Dtype, TileT>(y, v, sm90::descriptor(k + Shape::at_mixed));
     sm90::commit();
     if (owned) {
       states_.acquire(slot);
       publish<Dtype, TileH>(h_tile(slot), times(slot, 0), h, from);
       sm90::barrier_arrive_warp(states_.full(slot));
     }
-    const int chunk = threadIdx.x % 128 / 32 * 2 + inner_chunk(lane);
-#pragma unroll
-    for (int n = 0; n < kChainTokens / 16; ++n)
-      load_matrices_transposed(v[n], k + Shape::at_v + TileV::at(16 * n + inner_row(lane), chunk));
+    if constexpr (Low) {
+      sm90::wait<0>();
+      sm90::pin(y);
+      return pack_rows<Dtype>(packed, y, scaled);
+    }
+    load_v(v, k);
     load_factors(factor, by.answer);
     const bool zeros = has_zero(by);
     sm90::wait<0>();
@@ -469,6 +510,7 @@ class DeltaBlock90 {
     float sum[D / 8][4], scaled[2], from[2];
     uint32_t packed[kChainTokens / 16][4], own[kChainTokens / 16][4];
     pack_rows<Dtype>(own, u, from);
+    if constexpr (Low) return update_low(state, k, by, key, slot, owned, own);
 #pragma unroll
     for (int j = 0; j < kSums; ++j)
 #pragma unroll
@@ -506,6 +548,32 @@ class DeltaBlock90 {
     for (int j = 0; j < D / 8; ++j)
 #pragma unroll
       for (int i = 0; i < 4; ++i) state.x[j][i] = fmaf(all, state.x[j][i], sum[j][i]);
+  }
+
+  // The same of a low rank, where V is added too.
+  __device__ __forceinline__ void update_low(ChainState<D>& state, uint32_t k,
+                                             const DeltaVectors& by, const KeyState& key,
+                                             const SlotState& slot, bool owned,
+                                             const uint32_t (&u)[kChainTokens / 16][4]) const {
+    float sum[D / 8][4];
+    uint32_t v[kChainTokens / 16][4];
+    constexpr float kNone[2] = {1, 1};
+    load_values<Dtype>(v, k + Shape::at_v, by.suffix);
+    sm90::fence();
+    sm90::product_columns<Dtype>(sum, u, sm90::descriptor(k + Shape::at_update, TileQ::panel_bytes),
+                                 false);
+    sm90::product_columns<Dtype>(sum, v, sm90::descriptor(k + Shape::at_values, TileQ::panel_bytes),
+                                 true);
+    sm90::commit();
+    if (owned) {
+      uint32_t raw[kChainTokens / 16][4];
+      load_v(raw, k);
+      updates_.acquire(slot);
+      publish<Dtype, TileU>(u_tile(slot), times(slot, 1), u, kNone);
+      publish<Dtype, TileU>(v_tile(slot), times(slot, 1), raw, kNone);
+      sm90::barrier_arrive_warp(updates_.full(slot));
+    }
+    advance(state, by, sum, key);
   }
 
   // After the last product of a chunk under key gates.
@@ -553,6 +621,9 @@ class DeltaBlock90 {
     updates_.wait(slot);
     sm90::product_rows<Dtype, kChainTokens, TileT, TileU>(
         own, sm90::descriptor(q_tile(query) + Shape::at_scores), sm90::descriptor(u_tile(slot)));
+    if constexpr (Low)
+      add_rows<Dtype, kChainTokens>(own, sm90::descriptor(q_tile(query) + Shape::at_value_scores),
+                                    sm90::descriptor(v_tile(slot)));
     sm90::commit();
     const auto* factors = reinterpret_cast<const float*>(
         base_ + (q_tile(query) + Shape::at_scores + kDeltaTile - at_));
@@ -661,15 +732,16 @@ DeltaInstance90 delta_sm90_instance() {
     constexpr int kShared = DeltaBlock90<Shape>::shared_bytes;
     static_assert(kShared <= 227 * 1024);
     const int64_t chunks = work.slots * work.a.heads;
-    if constexpr (C.keyed) {
+    if constexpr (C.form != DeltaForm::head) {
+      using Chunk = std::conditional_t<C.form == DeltaForm::low, DeltaLow<C.d>, DeltaKeys<C.d>>;
       const auto make = [&](int64_t begin, int64_t end, int64_t blocks) {
-        constexpr int kWorkers = DeltaKeys<C.d>::workers;
+        constexpr int kWorkers = Chunk::workers;
         DeltaWork90 part = work;
         part.items_begin = static_cast<uint32_t>(begin);
         part.items_end = static_cast<uint32_t>(end);
-        launch<delta_chunks_sm90_kernel<DeltaKeys<C.d>>>(
+        launch<delta_chunks_sm90_kernel<Chunk>>(
             ctx, op, std::min(blocks, ceil_div(end - begin, kWorkers)), 128 * kWorkers,
-            kWorkers * DeltaKeys<C.d>::shared_bytes, part);
+            kWorkers * Chunk::shared_bytes, part);
       };
       if (work.ready)
         check(cudaMemsetAsync(work.ready, 0, static_cast<size_t>(chunks) * 4, stream(ctx)), op);
@@ -682,7 +754,7 @@ DeltaInstance90 delta_sm90_instance() {
     launch_chains<delta_forward_sm90_kernel<Shape>>(ctx, op, Shape::threads, kShared, work);
   };
   using Shape = DeltaShape90<C>;
-  return {C.dtype, C.d, C.keyed, Shape::key_stride, Shape::query_stride, launcher};
+  return {C.dtype, C.d, C.form, Shape::key_stride, Shape::query_stride, launcher};
 }
 
 }  // namespace fovea::cuda
