@@ -11,7 +11,6 @@
 #include "cuda/block/softmax.cuh"
 #include "cuda/launch.h"
 #include "cuda/tile/mma_sm80.cuh"
-#include "cuda/tile/order.cuh"
 #include "cuda/tile/pipeline_sm90.cuh"
 #include "ops/delta/forward.cuh"
 #include "ops/delta/inverse_sm90.cuh"
@@ -65,7 +64,7 @@ class Log2Gate {
   float least_, factor_, inner_;
 };
 
-// What a worker's shared memory has beside its tiles: M, then T; tables.
+// What shared memory has beside tiles: M, then T; tables.
 template <int D>
 struct DeltaChunkShared : sm90::SharedLayout {
   using Tile = Swizzled<kChainTokens, D>;
@@ -76,8 +75,6 @@ struct DeltaChunkShared : sm90::SharedLayout {
   int norm = of<float4>(2 * 64 / 4);    // |k|^-1, |q|^-1; 0 past the last token
   int beta = of<float4>(kChainTokens / 4);
   int vectors = of<float4>((sizeof(DeltaVectors) + D * 4 + 15) / 16);
-  int stored = of<int32_t>();
-  int phase = of<uint32_t>();
   int full = barriers(1);  // tiles, as TMA loads them
 };
 
@@ -108,89 +105,29 @@ class DeltaChunk90 {
   };
 
  public:
-  static constexpr int shared_bytes = (kShared.bytes + 1023) / 1024 * 1024;  // of a worker
+  // The base is aligned: a kilobyte more would cost a block of each multiprocessor.
+  static constexpr int shared_bytes = kShared.bytes;
 
-  // `thread`: threadIdx.x, hidden from what would keep all that follows from it in registers.
-  __device__ DeltaChunk90(const DeltaWork90& work, unsigned char* shared, int thread)
+  __device__ DeltaChunk90(const DeltaWork90& work, unsigned char* shared)
       : w_(work),
         a_(work.a),
-        worker_(sm90::uniform(thread / 128)),
-        lane_(thread % 32),
-        warp_(sm90::uniform(thread % 128 / 32)),
-        base_(shared + worker_ * shared_bytes),
+        lane_(threadIdx.x % 32),
+        warp_(sm90::uniform(threadIdx.x / 32)),
+        base_(shared),
         at_(shared_address(base_)),
         m_(reinterpret_cast<float*>(base_ + kShared.m)) {}
 
-  __device__ void init() const {
-    if (!leads()) return;
-    sm90::barrier_init(at_ + kShared.full, 1), sm90::barrier_init_done();
-    stored() = -1, phase() = 1;
-  }
-  // Of the item, to the second cache: gates.
-  __device__ void prefetch_gates() const {
-    const int bytes = a_.gate_key.dtype == FOVEA_F32 ? 4 : 2, lines = D * bytes / 128;
-    for (int i = 32 * warp_ + lane_; i < kChainTokens * lines; i += 128) {
-      if (i / lines >= left_) break;
-      const char* from = a_.gate_key.view.template as<const char>() +
-                         a_.gate_key.offset(batch_, token_ + i / lines, head_, 0) * bytes +
-                         i % lines * 128;
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
-    }
-  }
-  // One of its tiles.
-  __device__ void prefetch(const CUtensorMap& map, int head) const {
-#pragma unroll
-    for (int panel = 0; panel < Tile::panels; ++panel)
-      asm volatile(
-          "cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(&map),
-          "r"(panel * 64), "r"(token_), "r"(head), "r"(batch_)
-          : "memory");
-  }
-  // Once store() of the last item has ended: its chain may read what all threads wrote before their
-  // last barrier.
-  __device__ void release() const {
-    if (stored() < 0) return;
-    sm90::tma_store_wait<0>();
-    if (!w_.ready) return;
-    sm90::fence_proxy_async();
-    __threadfence();
-    asm volatile("st.release.gpu.global.b32 [%0], %1;" ::"l"(w_.ready + stored()), "r"(1)
-                 : "memory");
-  }
-  __device__ bool leads() const {
-    return lane_ == 0 && warp_ == 0;
-  }
-
  protected:
-  // A barrier of the worker.
-  __device__ void meet() const {
-    sm90::named_barrier_sync(1 + worker_, 128);
-  }
-  __device__ float* floats(int at) const {
-    return reinterpret_cast<float*>(base_ + at);
-  }
-  // Where the leader's last item lies; -1: it had none.
-  __device__ int32_t& stored() const {
-    return *reinterpret_cast<int32_t*>(base_ + kShared.stored);
-  }
-  // Of the barrier `full`.
-  __device__ uint32_t& phase() const {
-    return *reinterpret_cast<uint32_t*>(base_ + kShared.phase);
-  }
+  __device__ float* floats(int at) const { return reinterpret_cast<float*>(base_ + at); }
   __device__ DeltaVectors& vectors() const {
     return *reinterpret_cast<DeltaVectors*>(base_ + kShared.vectors);
   }
 
-  // The item's chunk; false: the sequence has none there.  Where chains wait for them, the first
-  // chunks of all sequences come first.
-  __device__ bool find(uint32_t item) {
+  // The block's chunk; false: the sequence has none there.
+  __device__ bool find(uint32_t block) {
     const auto heads = static_cast<uint32_t>(a_.heads);
-    uint32_t slot = item / heads;
-    head_ = item - slot * heads;
-    if (w_.ready) {
-      const auto count = static_cast<uint32_t>(a_.run.count), chunk = slot / count;
-      slot = (slot - chunk * count) * static_cast<uint32_t>(w_.chunks) + chunk;
-    }
+    const uint32_t slot = block / heads;
+    head_ = block - slot * heads;
     slot_ = slot;
     const int64_t sequence =
         a_.run.start ? w_.sequence_of(slot_) : slot / static_cast<uint32_t>(w_.chunks);
@@ -203,9 +140,7 @@ class DeltaChunk90 {
     return true;
   }
   // Whether the warp's token i exists.
-  __device__ bool has(int i) const {
-    return kRows * warp_ + i < left_;
-  }
+  __device__ bool has(int i) const { return kRows * warp_ + i < left_; }
 
   // ---- sums of gates
 
@@ -266,7 +201,7 @@ class DeltaChunk90 {
     const int in = lane_ % kRows;
     if (a_.gate_head && has(in))
       whole = gate.template of<Kind>(a_.gate_head(batch_, token_ + kRows * warp_ + in, head_));
-#pragma unroll 2
+#pragma unroll 4
     for (int i = 0; i < kRows; ++i) {
       float x[C];
       if constexpr (sizeof(T) == 4)
@@ -433,7 +368,7 @@ class DeltaChunk90 {
   }
   // T and the vectors, in the place of M.
   __device__ void write_inverse() const {
-    DeltaInverse<Dtype>(m_).write(floats(kShared.beta), [&] { meet(); });
+    DeltaInverse<Dtype>(m_).write(floats(kShared.beta), [] { __syncthreads(); });
     constexpr int kFloats = kDeltaChannels / 4 + D;
     constexpr int kZero = offsetof(DeltaVectors, zero) / 4;
     const float* from = floats(kShared.vectors);
@@ -452,7 +387,7 @@ class DeltaChunk90 {
 
   const DeltaWork90& w_;
   const Recur& a_;
-  const int worker_, lane_, warp_;
+  const int lane_, warp_;
   unsigned char* base_;
   uint32_t at_;
   float* m_;
@@ -463,19 +398,10 @@ class DeltaChunk90 {
 
 // The kernel of a class of chunks.
 template <class Chunk>
-__global__ void __launch_bounds__(128 * Chunk::workers, 1)
+__global__ void __launch_bounds__(128, Chunk::blocks)
     delta_chunks_sm90_kernel(const __grid_constant__ DeltaWork90 work) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  if (work.ready) pdl_trigger();
-  const auto thread = [] { return sm90::unhoisted(static_cast<int>(threadIdx.x)); };
-  const uint32_t step = gridDim.x * Chunk::workers;
-  Chunk(work, shared, thread()).init();
-  // Neighbours in memory are made at a time.
-  for (uint32_t item = work.items_begin + threadIdx.x / 128 * gridDim.x + blockIdx.x;
-       item < work.items_end; item += step)
-    Chunk(work, shared, thread()).run(item, item + step);
-  const Chunk last(work, shared, thread());
-  if (last.leads()) last.release();
+  Chunk(work, shared).run(blockIdx.x);
 }
 
 }  // namespace fovea::cuda

@@ -59,10 +59,6 @@ struct DeltaWork90 {
   Recur a;
   CUtensorMap q, k, v, low_a, low_b;
   unsigned char *inverses, *scores;  // [slot][head], [slot][output head]
-  int32_t* ready;                    // [slot][head]: 1 once a chunk is made; not given: all are
-  int32_t makers;                    // blocks that make chunks while others walk chains
-  uint32_t before;                   // chunks that are made first, by all blocks
-  uint32_t items_begin, items_end;   // of a launch that makes chunks
   int32_t chunks;                    // slots of a sequence that is not packed
   int32_t tiles;                     // of 64 value columns
   int32_t copies;                    // blocks that share the outputs of a chain

@@ -112,21 +112,9 @@ int64_t copies_of(const Context& ctx, const Recur& a, int64_t chains, bool toget
   return together ? std::min<int64_t>(copies, 2) : copies;
 }
 
-// Under key gates chunks cost as much as chains.  Where chains leave multiprocessors, chunks are
-// made there meanwhile.  Packed sequences have no order of chunks that feeds all chains alike.
-bool beside(const Context& ctx, const Recur& a, int64_t chains) {
-  constexpr int64_t kChunksLeast = 4;
-  return a.gate_key && !a.run.start && 2 * chains <= device_info(ctx).multiprocessors &&
-         a.run.token_max >= kChunksLeast * kChainTokens;
-}
-// How many chunks are left to make while chains go on, so that both end at a time: a block makes
-// this many of them while a chain takes one.
-constexpr double kMadeMeanwhile = .28;
-
 struct DeltaPlan {
   DeltaWork90 work;
   Slot<unsigned char> inverses, scores;
-  Slot<int32_t> ready;
   const DeltaInstance90* found;
 };
 
@@ -148,11 +136,9 @@ Text offer(const Context& ctx, const Recur& a, Plan& plan) {
   work.key_share = static_cast<int32_t>(a.heads / a.g);
   work.query_share = static_cast<int32_t>(a.heads_out / a.h);
   const bool together = in_place(a);
-  const bool side = beside(ctx, a, work.blocks);
-  const int64_t copies = copies_of(ctx, a, side ? 2 * work.blocks : work.blocks, together);
+  const int64_t copies = copies_of(ctx, a, work.blocks, together);
   work.copies = static_cast<int32_t>(copies), work.cluster = together ? work.copies : 1;
   work.blocks *= copies;
-  work.makers = static_cast<int32_t>(device_info(ctx).multiprocessors - work.blocks);
   if (Text why = map_each({{"q", {a.q.view, a.q.dtype, a.b, a.s, a.h, a.d, kChainTokens}, work.q},
                            {"k", {a.k.view, a.k.dtype, a.b, a.t, a.g, a.d, kChainTokens}, work.k},
                            {"v", {a.v.view, a.v.dtype, a.b, a.t, a.x, a.e, kChainTokens}, work.v}});
@@ -170,10 +156,6 @@ Text offer(const Context& ctx, const Recur& a, Plan& plan) {
   p.inverses = plan.workspace.add<unsigned char>(work.slots, a.heads, p.found->key_stride);
   if (a.o)
     p.scores = plan.workspace.add<unsigned char>(work.slots, a.heads_out, p.found->query_stride);
-  const int64_t chunks = work.slots * a.heads;
-  const auto meanwhile = static_cast<int64_t>(kMadeMeanwhile * work.makers * work.chunks);
-  work.before = static_cast<uint32_t>(side ? std::max(chunks - meanwhile, a.heads) : chunks);
-  if (side) p.ready = plan.workspace.add<int32_t>(work.slots, a.heads);
   plan.kernel += Text(a.low_a      ? ".low."
                       : a.gate_key ? ".key."
                                    : ".") +
@@ -181,7 +163,6 @@ Text offer(const Context& ctx, const Recur& a, Plan& plan) {
   plan.launch = [p](Context& ctx, void* base) {
     DeltaWork90 work = p.work;
     work.inverses = p.inverses.at(base), work.scores = p.scores.at(base);
-    work.ready = p.ready.at(base);
     p.found->launch(ctx, work);
   };
   return "";

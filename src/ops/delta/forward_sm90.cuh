@@ -26,8 +26,6 @@
 //   | tail       | producer, TMA         | producer        | K, V, T of the last one  |
 //   | cluster    | every thread          | state           | state_in, to be written  |
 #pragma once
-#include <algorithm>
-
 #include "cuda/loop/chain_sm90.cuh"
 #include "ops/delta/intra_sm90.cuh"
 #include "ops/delta/keys_sm90.cuh"
@@ -261,8 +259,6 @@ class DeltaBlock90 {
       const int64_t left = chain_.run.count - chain_.first(c);
       const uint32_t tile = key_tile(key);
       keys_.acquire(key);
-      if (Keyed && w_.ready && lane == 0)
-        await(w_.ready + (chain_.slot + c) * a_.heads + chain_.head);
       const auto load = [&](uint32_t barrier) {
         if (lane != 0) return;
         sm90::barrier_expect(barrier, Shape::key_loaded);
@@ -300,8 +296,6 @@ class DeltaBlock90 {
         query.next();
       }
     }
-    // The next kernel may write what the blocks that make chunks still read.
-    if (w_.ready) pdl_wait();
   }
 
   // Warpgroup 1.
@@ -333,7 +327,10 @@ class DeltaBlock90 {
 #pragma unroll
           for (int i = 0; i < 4; ++i) u[j][i] *= times[i / 2];
       }
-      update(state, k, by, suffix, key, slot, owned, u);
+      if constexpr (Low)
+        update_low(state, k, by, key, slot, owned, u);
+      else
+        update(state, k, by, suffix, key, slot, owned, u);
       if (owned) slot.next();
       if (chain_.writes && a_.snapshot) keep(state, c);
     }
@@ -396,14 +393,6 @@ class DeltaBlock90 {
     }
   }
 
-  // Until another block has made the chunk, which TMA may then read.
-  __device__ static void await(const int32_t* ready) {
-    int32_t now;
-    do asm volatile("ld.acquire.gpu.global.b32 %0, [%1];" : "=r"(now) : "l"(ready) : "memory");
-    while (!now);
-    sm90::fence_proxy_async();
-  }
-
   // The lane's columns of 64.
   __device__ static void load_factors(float2 (&to)[kSums], const float* from) {
 #pragma unroll
@@ -446,15 +435,13 @@ class DeltaBlock90 {
                                          const KeyState& key, const SlotState& slot, bool owned,
                                          uint32_t (&packed)[kChainTokens / 16][4],
                                          float (&scaled)[2]) const {
-    const int lane = threadIdx.x % 32;
     float y[kSums][4], from[2];
-    float2 factor[kSums];
     uint32_t h[D / 16][4], v[kChainTokens / 16][4];
-    if constexpr (Keyed) {
-      keys_.wait(key);
-      if (!Low && by.zero[1]) reset(state, by);  // low_a reads the state before its decay
-      if constexpr (Low) load_v(v, k);
-    }
+    if constexpr (Keyed) keys_.wait(key);
+    if constexpr (Low)
+      load_v(v, k);
+    else if constexpr (Keyed)
+      if (by.zero[1]) reset(state, by);
     pack_rows<Dtype>(h, state.x, from);
     if constexpr (!Keyed) keys_.wait(key);
     sm90::fence();
@@ -469,8 +456,16 @@ class DeltaBlock90 {
     if constexpr (Low) {
       sm90::wait<0>();
       sm90::pin(y);
-      return pack_rows<Dtype>(packed, y, scaled);
+    } else {
+      subtract(y, from, k, by);
     }
+    pack_rows<Dtype>(packed, y, scaled);
+  }
+  // y becomes V - answer . (from . y), once its product has ended.
+  __device__ __forceinline__ void subtract(float (&y)[kSums][4], const float (&from)[2], uint32_t k,
+                                           const DeltaVectors& by) const {
+    float2 factor[kSums];
+    uint32_t v[kChainTokens / 16][4];
     load_v(v, k);
     load_factors(factor, by.answer);
     const bool zeros = has_zero(by);
@@ -499,7 +494,6 @@ class DeltaBlock90 {
         y[j][2 * i] = fmaf(-factor[j].x, y[j][2 * i], low);
         y[j][2 * i + 1] = fmaf(-factor[j].y, y[j][2 * i + 1], high);
       }
-    pack_rows<Dtype>(packed, y, scaled);
   }
 
   // Publishes U; the state becomes that after the chunk.
@@ -510,7 +504,6 @@ class DeltaBlock90 {
     float sum[D / 8][4], scaled[2], from[2];
     uint32_t packed[kChainTokens / 16][4], own[kChainTokens / 16][4];
     pack_rows<Dtype>(own, u, from);
-    if constexpr (Low) return update_low(state, k, by, key, slot, owned, own);
 #pragma unroll
     for (int j = 0; j < kSums; ++j)
 #pragma unroll
@@ -554,10 +547,10 @@ class DeltaBlock90 {
   __device__ __forceinline__ void update_low(ChainState<D>& state, uint32_t k,
                                              const DeltaVectors& by, const KeyState& key,
                                              const SlotState& slot, bool owned,
-                                             const uint32_t (&u)[kChainTokens / 16][4]) const {
-    float sum[D / 8][4];
-    uint32_t v[kChainTokens / 16][4];
-    constexpr float kNone[2] = {1, 1};
+                                             const float (&sums)[kSums][4]) const {
+    float sum[D / 8][4], none[2];
+    uint32_t u[kChainTokens / 16][4], v[kChainTokens / 16][4];
+    pack_rows<Dtype>(u, sums, none);
     load_values<Dtype>(v, k + Shape::at_v, by.suffix);
     sm90::fence();
     sm90::product_columns<Dtype>(sum, u, sm90::descriptor(k + Shape::at_update, TileQ::panel_bytes),
@@ -569,8 +562,8 @@ class DeltaBlock90 {
       uint32_t raw[kChainTokens / 16][4];
       load_v(raw, k);
       updates_.acquire(slot);
-      publish<Dtype, TileU>(u_tile(slot), times(slot, 1), u, kNone);
-      publish<Dtype, TileU>(v_tile(slot), times(slot, 1), raw, kNone);
+      publish<Dtype, TileU>(u_tile(slot), times(slot, 1), u, none);
+      publish<Dtype, TileU>(v_tile(slot), times(slot, 1), raw, none);
       sm90::barrier_arrive_warp(updates_.full(slot));
     }
     advance(state, by, sum, key);
@@ -705,25 +698,6 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   }
 }
 
-// Blocks in clusters.  Chains that wait for their chunks start beside the blocks that make them,
-// once all of those have started.
-template <auto kernel>
-void launch_chains(Context& ctx, const char* op, int threads, int shared_bytes,
-                   const DeltaWork90& work) {
-  allow_shared<kernel>(ctx, op);
-  cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {static_cast<unsigned>(work.cluster), 1, 1};
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(work.blocks);
-  config.blockDim = static_cast<unsigned>(threads);
-  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes), config.stream = stream(ctx);
-  config.attrs = attributes, config.numAttrs = work.ready ? 2 : 1;
-  check(cudaLaunchKernelEx(&config, kernel, work), op);
-}
-
 template <DeltaConfig90 C>
 DeltaInstance90 delta_sm90_instance() {
   constexpr auto launcher = [](Context& ctx, const DeltaWork90& work) {
@@ -732,26 +706,15 @@ DeltaInstance90 delta_sm90_instance() {
     constexpr int kShared = DeltaBlock90<Shape>::shared_bytes;
     static_assert(kShared <= 227 * 1024);
     const int64_t chunks = work.slots * work.a.heads;
-    if constexpr (C.form != DeltaForm::head) {
-      using Chunk = std::conditional_t<C.form == DeltaForm::low, DeltaLow<C.d>, DeltaKeys<C.d>>;
-      const auto make = [&](int64_t begin, int64_t end, int64_t blocks) {
-        constexpr int kWorkers = Chunk::workers;
-        DeltaWork90 part = work;
-        part.items_begin = static_cast<uint32_t>(begin);
-        part.items_end = static_cast<uint32_t>(end);
-        launch<delta_chunks_sm90_kernel<Chunk>>(
-            ctx, op, std::min(blocks, ceil_div(end - begin, kWorkers)), 128 * kWorkers,
-            kWorkers * Chunk::shared_bytes, part);
-      };
-      if (work.ready)
-        check(cudaMemsetAsync(work.ready, 0, static_cast<size_t>(chunks) * 4, stream(ctx)), op);
-      make(0, work.before, device_info(ctx).multiprocessors);
-      if (work.ready) make(work.before, chunks, work.makers);
-    } else {
+    if constexpr (C.form == DeltaForm::head) {
       launch<delta_intra_sm90_kernel<C.dtype, C.d>>(ctx, op, chunks, 128,
                                                     DeltaIntra<C.dtype, C.d>::shared_bytes, work);
+    } else {
+      using Chunk = std::conditional_t<C.form == DeltaForm::low, DeltaLow<C.d>, DeltaKeys<C.d>>;
+      launch<delta_chunks_sm90_kernel<Chunk>>(ctx, op, chunks, 128, Chunk::shared_bytes, work);
     }
-    launch_chains<delta_forward_sm90_kernel<Shape>>(ctx, op, Shape::threads, kShared, work);
+    launch_clusters<delta_forward_sm90_kernel<Shape>>(ctx, op, work.blocks, work.cluster,
+                                                      Shape::threads, kShared, work);
   };
   using Shape = DeltaShape90<C>;
   return {C.dtype, C.d, C.form, Shape::key_stride, Shape::query_stride, launcher};

@@ -15,7 +15,7 @@
 //   | totals, norms | a warp its 16             | all                  |
 //   | m: M          | a warp its 16             | all                  |
 //   | q: A; m: T    | a warp its 16             | TMA                  |
-// Between a writer and another reader lies a barrier of the worker.
+// Between a writer and another reader lies a barrier of the block.
 #pragma once
 #include "ops/delta/chunk_sm90.cuh"
 
@@ -31,10 +31,9 @@ struct DeltaKeysShared : DeltaChunkShared<D> {
 template <int D>
 class DeltaKeys : public DeltaChunk90<D, DeltaKeysShared<D>> {
   using Base = DeltaChunk90<D, DeltaKeysShared<D>>;
-  using Base::find, Base::meet, Base::floats, Base::phase, Base::stored, Base::vectors, Base::has,
-      Base::sums, Base::scan, Base::norms, Base::scales, Base::factors, Base::raw, Base::place,
-      Base::put, Base::rescale, Base::scaled, Base::write_inverse, Base::load_floats,
-      Base::store_floats;
+  using Base::find, Base::floats, Base::vectors, Base::has, Base::sums, Base::scan, Base::norms,
+      Base::scales, Base::factors, Base::raw, Base::place, Base::put, Base::rescale, Base::scaled,
+      Base::write_inverse, Base::load_floats, Base::store_floats;
   using Base::kShared, Base::kSums, Base::kRows, Base::Dtype, Base::C, Base::w_, Base::a_,
       Base::lane_, Base::warp_, Base::base_, Base::at_, Base::m_, Base::slot_, Base::batch_,
       Base::token_, Base::head_, Base::left_, Base::outputs_;
@@ -42,20 +41,33 @@ class DeltaKeys : public DeltaChunk90<D, DeltaKeysShared<D>> {
       typename Base::TileT;
 
  public:
-  using Base::Base, Base::leads, Base::release;
-  static constexpr int workers = 3;  // of a multiprocessor
-  static_assert(workers * Base::shared_bytes <= 227 * 1024);
+  using Base::Base;
+  static constexpr int blocks = 3;  // of a multiprocessor
+  static_assert(blocks * (Base::shared_bytes + 1024) <= 228 * 1024);
 
-  // An item: a chunk of a head.  `next`: the one after it.
-  __device__ void run(uint32_t item, uint32_t next) {
-    if (!find(item)) return;
-    if (leads()) {
-      release(), load();
-      stored() = slot_ * static_cast<int32_t>(a_.heads) + head_, phase() ^= 1;
-    }
-    meet();
-    if (next < w_.items_end) prefetch(next);
-    one();
+  __device__ void run(uint32_t block) {
+    if (!find(block)) return;
+    if (threadIdx.x == 0) load();
+    Sums x, y;
+    Own own;
+    scan();
+    __syncthreads();
+    sm90::barrier_wait(at_ + kShared.full, 0);
+    norms(kShared.k, 0), norms(kShared.q, 64);
+    const bool wide = scale(own);
+    __syncthreads();
+    products(x, y, wide);
+    if (wide) replace(x, y, own);
+    weigh(x, y);
+    __syncwarp();
+    if (outputs_) write_scores(y);
+    DeltaInverse<Dtype>(m_).invert_block();
+    __syncthreads();
+    write_vectors();
+    write_inverse();
+    sm90::fence_shared();
+    __syncthreads();
+    if (threadIdx.x == 0) store();
   }
 
  private:
@@ -64,45 +76,16 @@ class DeltaKeys : public DeltaChunk90<D, DeltaKeysShared<D>> {
     float k[2][4], q[2][4];
   };
 
-  __device__ void one() {
-    Sums x, y;
-    Own own;
-    scan();
-    meet();
-    sm90::barrier_wait(at_ + kShared.full, phase());
-    norms(kShared.k, 0), norms(kShared.q, 64);
-    const bool wide = scale(own);
-    meet();
-    products(x, y, wide);
-    if (wide) replace(x, y, own);
-    weigh(x, y);
-    __syncwarp();
-    if (outputs_) write_scores(y);
-    DeltaInverse<Dtype>(m_).invert_block();
-    meet();
-    write_vectors();
-    write_inverse();
-    sm90::fence_shared();
-    meet();
-    if (leads()) store();
-  }
   __device__ void load() const {
     const uint32_t full = at_ + kShared.full;
+    sm90::barrier_init(full, 1);
+    sm90::barrier_init_done();
     sm90::barrier_expect(full, (outputs_ ? 2 : 1) * Tile::bytes);
     sm90::tma_load_panels<Tile>(at_ + kShared.k, w_.k, full, token_, head_ / w_.key_share, batch_);
     if (outputs_)
       sm90::tma_load_panels<Tile>(at_ + kShared.q, w_.q, full, token_, head_ / w_.query_share,
                                   batch_);
   }
-  __device__ void prefetch(uint32_t item) const {
-    DeltaKeys next(*this);
-    if (!next.find(item)) return;
-    next.prefetch_gates();
-    if (!leads()) return;
-    next.Base::prefetch(w_.k, next.head_ / w_.key_share);
-    if (next.outputs_) next.Base::prefetch(w_.q, next.head_ / w_.query_share);
-  }
-
   // Rows and columns of the products, and the tiles of the chain.  Returns whether the warp's own
   // block was made apart: then it is in `own`.
   __device__ bool scale(Own& own) const {
@@ -290,6 +273,7 @@ class DeltaKeys : public DeltaChunk90<D, DeltaKeysShared<D>> {
       sm90::tma_store(w_.scores + (slot_ * a_.heads + head_) * int64_t{delta_query_bytes(D)},
                       at_ + kShared.q, kDeltaScoreBytes);
     sm90::tma_store_commit();
+    sm90::tma_store_wait_read<0>();
   }
 };
 

@@ -14,7 +14,7 @@
 //   | m: M; totals      | a warp its 16             | all                  |
 //   | q: B, a: G        | a warp its 16             | TMA                  |
 //   | k: A; b: factors  | a warp its 16, once no warp reads columns | TMA  |
-// Between a writer and another reader lies a barrier of the worker.
+// Between a writer and another reader lies a barrier of the block.
 #pragma once
 #include "ops/delta/chunk_sm90.cuh"
 
@@ -32,9 +32,9 @@ struct DeltaLowShared : DeltaChunkShared<D> {
 template <int D>
 class DeltaLow : public DeltaChunk90<D, DeltaLowShared<D>> {
   using Base = DeltaChunk90<D, DeltaLowShared<D>>;
-  using Base::find, Base::meet, Base::floats, Base::phase, Base::stored, Base::has, Base::sums,
-      Base::scan, Base::norms, Base::scales, Base::raw, Base::place, Base::put, Base::rescale,
-      Base::scaled, Base::write_inverse, Base::load_floats;
+  using Base::find, Base::floats, Base::has, Base::sums, Base::scan, Base::norms, Base::scales,
+      Base::raw, Base::place, Base::put, Base::rescale, Base::scaled, Base::write_inverse,
+      Base::load_floats;
   using Base::kShared, Base::kSums, Base::kRows, Base::Dtype, Base::C, Base::w_, Base::a_,
       Base::lane_, Base::warp_, Base::base_, Base::at_, Base::m_, Base::slot_, Base::batch_,
       Base::token_, Base::head_, Base::left_, Base::outputs_;
@@ -42,20 +42,44 @@ class DeltaLow : public DeltaChunk90<D, DeltaLowShared<D>> {
       typename Base::TileT;
 
  public:
-  using Base::Base, Base::leads, Base::release;
-  static constexpr int workers = 2;  // of a multiprocessor
-  static_assert(workers * Base::shared_bytes <= 227 * 1024);
+  using Base::Base;
+  static constexpr int blocks = 2;  // of a multiprocessor
+  static_assert(blocks * (Base::shared_bytes + 1024) <= 228 * 1024);
 
-  // An item: a chunk of a head.  `next`: the one after it.
-  __device__ void run(uint32_t item, uint32_t next) {
-    if (!find(item)) return;
-    if (leads()) {
-      release(), load();
-      stored() = slot_ * static_cast<int32_t>(a_.heads) + head_, phase() ^= 1;
+  __device__ void run(uint32_t block) {
+    if (!find(block)) return;
+    if (threadIdx.x == 0) load();
+    Scores<kSums> x;
+    Scores<2> own;
+    scan();
+    __syncthreads();
+    sm90::barrier_wait(at_ + kShared.full, 0);
+    norms(kShared.k, 0), norms(kShared.q, 64);
+    const bool wide = scale(own);
+    __syncthreads();
+    products(x, wide);
+    if (wide) {
+#pragma unroll
+      for (int j = 0; j < kSums; ++j)
+#pragma unroll
+        for (int c = 0; c < 4; ++c)
+          if (j / 2 == warp_) x.take(j, c, own, j % 2);
     }
-    meet();
-    if (next < w_.items_end) prefetch(next);
-    one();
+    weigh(x);
+    __syncwarp();
+    uint32_t last[1][kChainTokens / 16][4];
+    pack_operand<Dtype>(last, reinterpret_cast<const float(&)[1][kSums][4]>(x.qk));
+    stage(kShared.a, x.ak);
+    if (outputs_) stage(kShared.q, x.qb);
+    DeltaInverse<Dtype>(m_).invert_block();
+    __syncthreads();
+    stage(kShared.k, last[0]);
+    const int i = 32 * warp_ + lane_;
+    if (i < 64) floats(kShared.b)[i] = a_.scale * floats(kShared.norm)[64 + i];
+    write_inverse();
+    sm90::fence_shared();
+    __syncthreads();
+    if (threadIdx.x == 0) store();
   }
 
  private:
@@ -87,41 +111,10 @@ class DeltaLow : public DeltaChunk90<D, DeltaLowShared<D>> {
     }
   };
 
-  __device__ void one() {
-    Scores<kSums> x;
-    Scores<2> own;
-    scan();
-    meet();
-    sm90::barrier_wait(at_ + kShared.full, phase());
-    norms(kShared.k, 0), norms(kShared.q, 64);
-    const bool wide = scale(own);
-    meet();
-    products(x, wide);
-    if (wide) {
-#pragma unroll
-      for (int j = 0; j < kSums; ++j)
-#pragma unroll
-        for (int c = 0; c < 4; ++c)
-          if (j / 2 == warp_) x.take(j, c, own, j % 2);
-    }
-    weigh(x);
-    __syncwarp();
-    uint32_t last[1][kChainTokens / 16][4];
-    pack_operand<Dtype>(last, reinterpret_cast<const float(&)[1][kSums][4]>(x.qk));
-    stage(kShared.a, x.ak);
-    if (outputs_) stage(kShared.q, x.qb);
-    DeltaInverse<Dtype>(m_).invert_block();
-    meet();
-    stage(kShared.k, last[0]);
-    const int i = 32 * warp_ + lane_;
-    if (i < 64) floats(kShared.b)[i] = a_.scale * floats(kShared.norm)[64 + i];
-    write_inverse();
-    sm90::fence_shared();
-    meet();
-    if (leads()) store();
-  }
   __device__ void load() const {
     const uint32_t full = at_ + kShared.full;
+    sm90::barrier_init(full, 1);
+    sm90::barrier_init_done();
     const auto tile = [&](int to, const CUtensorMap& map, int head) {
       sm90::tma_load_panels<Tile>(at_ + to, map, full, token_, head, batch_);
     };
@@ -130,16 +123,6 @@ class DeltaLow : public DeltaChunk90<D, DeltaLowShared<D>> {
     tile(kShared.a, w_.low_a, head_), tile(kShared.b, w_.low_b, head_);
     if (outputs_) tile(kShared.q, w_.q, head_ / w_.query_share);
   }
-  __device__ void prefetch(uint32_t item) const {
-    DeltaLow next(*this);
-    if (!next.find(item)) return;
-    next.prefetch_gates();
-    if (!leads()) return;
-    next.Base::prefetch(w_.k, next.head_ / w_.key_share);
-    next.Base::prefetch(w_.low_a, next.head_), next.Base::prefetch(w_.low_b, next.head_);
-    if (next.outputs_) next.Base::prefetch(w_.q, next.head_ / w_.query_share);
-  }
-
   // Rows and columns of the products, and the tiles of the chain.  Returns whether the warp's own
   // block was made apart: then it is in `own`.
   __device__ bool scale(Scores<2>& own) const {
@@ -315,6 +298,7 @@ class DeltaLow : public DeltaChunk90<D, DeltaLowShared<D>> {
       sm90::tma_store(queries + kDeltaScoreStride, at_ + kShared.k, kDeltaTile);
     }
     sm90::tma_store_commit();
+    sm90::tma_store_wait_read<0>();
   }
 };
 
