@@ -22,16 +22,43 @@ struct DeltaVectors {
   int32_t unused;
 };
 
+// Under a key gate decays are in tiles, and answer and suffix have only |k|^-1.  Of each channel:
+// 2^(the sum of the chunk's gates), -0 where the first token resets it.
+constexpr int kDeltaChannels = static_cast<int>(sizeof(DeltaVectors));  // they follow the vectors
+
 // Of a chunk and state head: T [t][s] beta_s as a swizzled tile, then DeltaVectors.
 constexpr int kDeltaInverseBytes = kDeltaTile + static_cast<int>(sizeof(DeltaVectors));
 constexpr int kDeltaInverseStride = kDeltaTile + 1024;
 // Of a chunk and output head: A [t][s] as a swizzled tile, then scale |q|^-1 2^P_t.
 constexpr int kDeltaScoreBytes = kDeltaTile + kChainTokens * 4;
 constexpr int kDeltaScoreStride = kDeltaTile + 1024;
+// Under a key gate: T and its vectors, then the tiles K~ = k 2^P_t and K- = k 2^S_s; A and its
+// vectors, then the tile Q~ = q 2^P_t.
+constexpr int kDeltaKeysAt = kDeltaTile + 2048;
+constexpr int delta_keys_bytes(int d) {
+  return kDeltaKeysAt + 2 * kChainTokens * d * 2;
+}
+constexpr int delta_query_bytes(int d) {
+  return kDeltaScoreStride + kChainTokens * d * 2;
+}
+
+// With a low rank: T and its vectors, G, then the tiles A~, B-, K-; B and its vectors, A, then Q~
+// (low_sm90.cuh).
+constexpr int kDeltaLowKeysAt = kDeltaKeysAt + kDeltaTile;
+constexpr int kDeltaLowQueryAt = kDeltaScoreStride + kDeltaTile;
+constexpr int delta_low_bytes(int d) {
+  return kDeltaLowKeysAt + 3 * kChainTokens * d * 2;
+}
+constexpr int delta_low_query_bytes(int d) {
+  return kDeltaLowQueryAt + kChainTokens * d * 2;
+}
+
+// What gates and corrects: forms of the chain.
+enum class DeltaForm : int { head, key, low };
 
 struct DeltaWork90 {
   Recur a;
-  CUtensorMap q, k, v;
+  CUtensorMap q, k, v, low_a, low_b;
   unsigned char *inverses, *scores;  // [slot][head], [slot][output head]
   int32_t chunks;                    // slots of a sequence that is not packed
   int32_t tiles;                     // of 64 value columns
@@ -54,18 +81,34 @@ struct DeltaWork90 {
     w.blocks = a.run.count * a.heads * (parts.count - 1) * (tiles + a.d / kChainColumns);
     return w;
   }
+  // Packed: the sequence with the last first slot that is at most `of`.
+  FOVEA_HD int64_t sequence_of(int64_t of) const {
+    int64_t low = 0, high = a.run.count - 1;
+    while (low < high) {
+      const int64_t middle = high - (high - low) / 2;
+      if (slot(middle, clamp_i64(a.run.start[middle], 0, a.run.s)) <= of)
+        low = middle;
+      else
+        high = middle - 1;
+    }
+    return low;
+  }
 };
 
 struct DeltaInstance90 {
   int32_t dtype, d;
+  DeltaForm form;
+  int32_t key_stride, query_stride;  // bytes of a chunk and head in the workspace
   void (*launch)(Context&, const DeltaWork90&);
 };
 
 // A row of forward.inc.
 struct DeltaConfig90 {
   int dtype, d;
+  DeltaForm form;
   int stages;   // of K, V and T
   int queries;  // stages of Q and A
+  int slots;    // of H and U
 };
 
 // Explicitly instantiated, one file for each width.

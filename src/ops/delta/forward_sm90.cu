@@ -35,10 +35,11 @@ constexpr int64_t kCopiesMost = 8;
 
 const char* given(const Recur& a) {
   if (a.erase) return "erase";
-  if (a.gate_key) return "gate_key";
-  if (a.low_a) return "low_a";
+  if (a.low_a && !a.gate_key) return "low_a";  // without gate_key
   return nullptr;
 }
+
+Text refuses_rows(const Recur& a);
 
 Text refuses(const Context& ctx, const Recur& a) {
   if (const int arch = device_info(ctx).arch; arch != 90) return reason_capability(arch, "9.0");
@@ -59,6 +60,20 @@ Text refuses(const Context& ctx, const Recur& a) {
   if (a.o && !in_pieces(a.o.view, extent, a.o.dtype == FOVEA_F32 ? 4 : 8)) return reason_rows("o");
   if (a.o && a.o.dtype != FOVEA_F32 && a.o.dtype != a.q.dtype)
     return reason_dtype("o.dtype", a.o.dtype, a.q.dtype, "q");
+  return a.gate_key ? refuses_rows(a) : Text("");
+}
+
+DeltaForm form_of(const Recur& a) {
+  return a.low_a ? DeltaForm::low : a.gate_key ? DeltaForm::key : DeltaForm::head;
+}
+
+// The kernel of key gates copies rows of q, k and gates itself.
+Text refuses_rows(const Recur& a) {
+  if (a.outputs() != 1) return reason("heads of q for each state", a.outputs(), "1");
+  const int64_t all[3] = {a.b, a.s, a.heads}, q[3] = {a.b, a.s, a.h}, k[3] = {a.b, a.t, a.g};
+  if (!in_pieces(a.q.view, q, 4)) return reason_rows("q");
+  if (!in_pieces(a.k.view, k, 4)) return reason_rows("k");
+  if (!in_pieces(a.gate_key.view, all, 4)) return reason_rows("gate_key");
   return "";
 }
 
@@ -108,7 +123,7 @@ Text offer(const Context& ctx, const Recur& a, Plan& plan) {
   if (Text why = refuses(ctx, a); !why.empty()) return why;
   DeltaPlan p{};
   for (const DeltaInstance90& row : instances())
-    if (row.dtype == a.q.dtype && row.d == a.d) p.found = &row;
+    if (row.dtype == a.q.dtype && row.d == a.d && row.form == form_of(a)) p.found = &row;
   if (!p.found) return no_instance(a.q.dtype, "d", a.d, "e", a.e);
   DeltaWork90& work = p.work;
   work.a = a, work.tiles = static_cast<int32_t>(a.e / kChainColumns);
@@ -136,14 +151,26 @@ Text offer(const Context& ctx, const Recur& a, Plan& plan) {
                            {"v", {a.v.view, a.v.dtype, a.b, a.t, a.x, a.e, kChainTokens}, work.v}});
       !why.empty())
     return why;
-  p.inverses = plan.workspace.add<unsigned char>(work.slots, a.heads, kDeltaInverseStride);
-  if (a.o) p.scores = plan.workspace.add<unsigned char>(work.slots, a.heads_out, kDeltaScoreStride);
+  if (a.low_a) {
+    const auto map_of = [&](const Floats<4>& x) {
+      return MapOf{x.view, x.dtype, a.b, a.s, a.heads, a.d, kChainTokens};
+    };
+    if (Text why = map_each(
+            {{"low_a", map_of(a.low_a), work.low_a}, {"low_b", map_of(a.low_b), work.low_b}});
+        !why.empty())
+      return why;
+  }
+  p.inverses = plan.workspace.add<unsigned char>(work.slots, a.heads, p.found->key_stride);
+  if (a.o)
+    p.scores = plan.workspace.add<unsigned char>(work.slots, a.heads_out, p.found->query_stride);
   if (parts > 1) {
     p.state = plan.workspace.add<float>(a.run.count * parts, a.heads, a.d, a.e);
     p.carry = plan.workspace.add<float>(a.run.count * parts, a.heads, a.d, a.d);
   }
-  plan.kernel +=
-      Text(".") + dtype_name(a.q.dtype) + ".d" + Text::number(a.d) + ".x" + Text::number(copies);
+  plan.kernel += Text(a.low_a      ? ".low."
+                      : a.gate_key ? ".key."
+                                   : ".") +
+                 dtype_name(a.q.dtype) + ".d" + Text::number(a.d) + ".x" + Text::number(copies);
   if (parts > 1) plan.kernel += Text(".parts") + Text::number(parts);
   plan.launch = [p](Context& ctx, void* base) {
     DeltaWork90 work = p.work;

@@ -4,10 +4,7 @@
 //   M_ts = beta_t k^_t k^_s 2^D_ts, s < t      T = (1 + M)^-1
 //   A_ts = scale q^_t k^_s 2^D_ts,  s <= t, for each output of the head
 // Norms are factors of rows and columns in f32: q and k are never rounded again.
-// T by blocks of 16 rows, f32: warp w inverts block (w, w) by forward substitution, a column a
-// lane. Then it makes row w of T from right to left, in registers:
-//   T_wJ = -(sum over J < K <= w of T_wK M_KJ) T_JJ
-// Products are of tf32; for f16 each operand has two parts.
+// T by inverse_sm90.cuh.
 // Decays are products of powers of 2 at most 1, whose exponents are sums of the gates they cover.
 // Shared memory: K; Q, then A; M, then T; decays.
 #pragma once
@@ -16,6 +13,7 @@
 #include "cuda/tile/mma_sm80.cuh"
 #include "cuda/tile/pipeline_sm90.cuh"
 #include "ops/delta/forward.cuh"
+#include "ops/delta/inverse_sm90.cuh"
 
 namespace fovea::cuda {
 
@@ -31,8 +29,6 @@ struct DeltaDecay {
 
   __device__ static int at(int t, int s) { return t * 16 + (s ^ (t & 2) * 4); }
 };
-
-constexpr int kInverseStride = 68;  // of rows of M: fragments of tf32 touch all banks
 
 template <int D>
 struct DeltaIntraShared : sm90::SharedLayout {
@@ -72,7 +68,7 @@ class DeltaIntra {
     const uint32_t slot = block / heads;
     head_ = block - slot * heads, slot_ = slot;
     const int64_t sequence =
-        a_.run.start ? sequence_of(slot_) : slot / static_cast<uint32_t>(w_.chunks);
+        a_.run.start ? w_.sequence_of(slot_) : slot / static_cast<uint32_t>(w_.chunks);
     run_ = a_.run[sequence];
     first_ = (slot_ - w_.slot(sequence, run_.begin)) * kChainTokens;
     if (first_ >= run_.count) return;
@@ -110,7 +106,7 @@ class DeltaIntra {
     weigh_keys(x);
     if (outputs_) weigh_scores(p, y);
     __syncwarp();
-    invert_block();
+    DeltaInverse<Dtype>(m_).invert_block();
     __syncthreads();
     if (outputs_) write_scores(p);
     write_inverse();
@@ -128,18 +124,6 @@ class DeltaIntra {
 
  private:
   __device__ uint32_t full(int i) const { return at_ + kShared.full + 8 * i; }
-  // Packed: the sequence with the last first slot that is at most `slot`.
-  __device__ int64_t sequence_of(int64_t slot) const {
-    int64_t low = 0, high = a_.run.count - 1;
-    while (low < high) {
-      const int64_t middle = high - (high - low) / 2;
-      if (w_.slot(middle, clamp_i64(a_.run.start[middle], 0, a_.run.s)) <= slot)
-        low = middle;
-      else
-        high = middle - 1;
-    }
-    return low;
-  }
   __device__ int64_t output_head(int j) const { return int64_t{head_} * w_.outputs + j; }
   __device__ void load_query(int j) const {
     sm90::tma_load_tile<TileQ>(
@@ -286,104 +270,9 @@ class DeltaIntra {
                         reinterpret_cast<float(&)[1][kSums][4]>(y));
   }
 
-  // Block (w, w) of M becomes that of T; lanes 16 apart do the same.
-  __device__ void invert_block() {
-    const int in = threadIdx.x % 16, warp = threadIdx.x / 32;
-    float* block = m_ + 16 * warp * (kInverseStride + 1);
-    float x[16];
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      float sum = i == in ? 1.f : 0.f;
-#pragma unroll
-      for (int l = 0; l < i; l += 4) {
-        const float4 row = *reinterpret_cast<const float4*>(block + i * kInverseStride + l);
-        const float four[4] = {row.x, row.y, row.z, row.w};
-#pragma unroll
-        for (int n = 0; n < 4; ++n)
-          if (l + n < i) sum = fmaf(-four[n], x[l + n], sum);
-      }
-      x[i] = sum;
-    }
-    __syncwarp();
-    if (threadIdx.x % 32 < 16) {
-#pragma unroll
-      for (int i = 0; i < 16; ++i) block[i * kInverseStride + in] = x[i];
-    }
-  }
-
-  // d += a B of 16 x 16: `a` sums of a warp, B in m_.  Columns of a and rows of B are taken in an
-  // order in which sums are an operand.
-  __device__ void add_product(float (&d)[2][4], const float (&a)[2][4], const float* b) const {
-    const int row = threadIdx.x % 4 * 2, column = threadIdx.x % 32 / 4;
-#pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      const float from[4] = {a[k][0], a[k][2], a[k][1], a[k][3]};
-      uint32_t high[4], low[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        high[i] = to_tf32(from[i]);
-        if (kSplit) low[i] = to_tf32(from[i] - float_of(high[i]));
-      }
-#pragma unroll
-      for (int n = 0; n < 2; ++n) {
-        uint32_t bh[2], bl[2];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const float x = b[(8 * k + row + i) * kInverseStride + 8 * n + column];
-          bh[i] = to_tf32(x);
-          if (kSplit) bl[i] = to_tf32(x - float_of(bh[i]));
-        }
-        if (kSplit) mma_tf32(d[n], low, bh[0], bh[1]), mma_tf32(d[n], high, bl[0], bl[1]);
-        mma_tf32(d[n], high, bh[0], bh[1]);
-      }
-    }
-  }
-
-  // Row w of T, its columns times beta; then, once no warp reads M, the tile and the vectors in its
-  // place.
+  // T; then, once no warp reads M, the tile and the vectors in its place.
   __device__ void write_inverse() {
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, pair = lane % 4 * 2;
-    const auto block = [&](int i, int j) { return m_ + 16 * i * kInverseStride + 16 * j; };
-    float t[4][2][4];  // [j]: of block column w - j
-    uint32_t packed[4][4];
-#pragma unroll
-    for (int n = 0; n < 2; ++n)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const float2 two = *reinterpret_cast<const float2*>(
-            block(warp, warp) + (lane / 4 + 8 * h) * kInverseStride + 8 * n + pair);
-        t[0][n][2 * h] = two.x, t[0][n][2 * h + 1] = two.y;
-      }
-#pragma unroll
-    for (int j = 1; j < 4; ++j) {
-      if (j > warp) continue;
-      float sum[2][4] = {};
-#pragma unroll
-      for (int k = 0; k < j; ++k) add_product(sum, t[k], block(warp - k, warp - j));
-#pragma unroll
-      for (int n = 0; n < 2; ++n)
-#pragma unroll
-        for (int c = 0; c < 4; ++c) sum[n][c] = -sum[n][c], t[j][n][c] = 0;
-      add_product(t[j], sum, block(warp - j, warp - j));
-    }
-#pragma unroll
-    for (int j = 0; j < 4; ++j)
-#pragma unroll
-      for (int n = 0; n < 2; ++n) {
-        packed[j][2 * n] = packed[j][2 * n + 1] = 0;
-        if (j > warp) continue;
-        const float2 beta =
-            *reinterpret_cast<const float2*>(decay_.beta + 16 * (warp - j) + 8 * n + pair);
-#pragma unroll
-        for (int h = 0; h < 2; ++h)
-          packed[j][2 * n + h] = pack<Dtype>(t[j][n][2 * h] * beta.x, t[j][n][2 * h + 1] * beta.y);
-      }
-    __syncthreads();
-    const uint32_t to = at_ + kShared.m + TileT::at(16 * warp + outer_row(lane), outer_chunk(lane));
-    // Block columns right of the diagonal are zeros.
-#pragma unroll
-    for (int j = 0; j < 4; ++j)
-      sm90::store_matrices(TileT::pair(to, (warp + 4 - j) % 4), packed[j]);
+    DeltaInverse<Dtype>(m_).write(decay_.beta, [] { __syncthreads(); });
     const auto* from = reinterpret_cast<const float*>(&decay_.vectors);
     for (int i = threadIdx.x; i < static_cast<int>(sizeof(DeltaVectors) / 4); i += 128)
       reinterpret_cast<float*>(base_ + kShared.m + kDeltaTile)[i] = from[i];
