@@ -21,12 +21,17 @@ struct DeltaVectors {
   int32_t unused;
 };
 
-// Of a chunk and state head: T [t][s] beta_s as a swizzled tile, then DeltaVectors.
+// Of a chunk and state head: T [t][s] beta_s as a swizzled tile, then DeltaVectors, then for
+// gradients |k|^-1.
 constexpr int kDeltaInverseBytes = kDeltaTile + static_cast<int>(sizeof(DeltaVectors));
 constexpr int kDeltaInverseStride = kDeltaTile + 1024;
-// Of a chunk and output head: A [t][s] as a swizzled tile, then scale |q|^-1 2^P_t.
+// Of a chunk and output head: A [t][s] as a swizzled tile, then scale |q|^-1 2^P_t, then for
+// gradients |q|^-1.
 constexpr int kDeltaScoreBytes = kDeltaTile + kChainTokens * 4;
 constexpr int kDeltaScoreStride = kDeltaTile + 1024;
+// Of vectors that are for gradients alone.
+constexpr int kDeltaNormBytes = kChainTokens * 4;
+static_assert(kDeltaInverseBytes + kDeltaNormBytes <= kDeltaInverseStride);
 
 struct DeltaWork90 {
   Recur a;
@@ -38,11 +43,26 @@ struct DeltaWork90 {
   int32_t cluster;                   // of copies: none writes a state before all have read theirs
   int32_t key_share, query_share;    // heads of a key head, output heads of a query head
   int32_t outputs;                   // of a head
+  int32_t norm_bytes;                // of norms that are kept: kDeltaNormBytes for gradients, or 0
+  float beta_least;                  // beta is at least that far from 0
   int64_t slots, blocks;
 
   // The slot of a sequence's first chunk.  Chunks of packed sequences may end anywhere.
   FOVEA_HD int64_t slot(int64_t sequence, int64_t begin) const {
     return a.run.start ? begin / kChainTokens + sequence : sequence * chunks;
+  }
+  // The sequence of a slot; packed: that with the last first slot that is at most `slot`.
+  FOVEA_HD int64_t sequence_of(int64_t slot) const {
+    if (!a.run.start) return slot / chunks;
+    int64_t low = 0, high = a.run.count - 1;
+    while (low < high) {
+      const int64_t middle = high - (high - low) / 2;
+      if (this->slot(middle, clamp_i64(a.run.start[middle], 0, a.s)) <= slot)
+        low = middle;
+      else
+        high = middle - 1;
+    }
+    return low;
   }
 };
 

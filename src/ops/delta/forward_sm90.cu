@@ -120,6 +120,7 @@ Text offer(const Context& ctx, const Recur& a, Plan& plan) {
   work.outputs = static_cast<int32_t>(a.outputs());
   work.key_share = static_cast<int32_t>(a.heads / a.g);
   work.query_share = static_cast<int32_t>(a.heads_out / a.h);
+  work.norm_bytes = 0, work.beta_least = 0;
   const bool together = in_place(a);
   const int64_t copies = copies_of(ctx, a, work.blocks, together);
   work.copies = static_cast<int32_t>(copies), work.cluster = together ? work.copies : 1;

@@ -176,6 +176,7 @@ __device__ __forceinline__ void publish(uint32_t tile, float* to_times,
 
 template <class Shape>
 class DeltaBlock90 {
+ protected:
   static constexpr int Dtype = Shape::Dtype, D = Shape::D;
   using TileQ = typename Shape::TileQ;
   using TileV = typename Shape::TileV;
@@ -208,6 +209,7 @@ class DeltaBlock90 {
   }
 
   // Warp 0.
+  template <bool Outputs = true>
   __device__ void produce() const {
     const int lane = threadIdx.x % 32, batch = static_cast<int>(chain_.run.batch);
     const int key_head = static_cast<int>(a_.key_head(chain_.head));
@@ -240,7 +242,7 @@ class DeltaBlock90 {
         __syncwarp();
         if (lane == 0) keys_.arrive(key);
       }
-      for (uint32_t j = 0; j < chain_.outputs; ++j) {
+      for (uint32_t j = 0; Outputs && j < chain_.outputs; ++j) {
         if (!chain_.owns(c, j)) continue;
         queries_.acquire(query);
         if (lane == 0) {
@@ -309,7 +311,7 @@ class DeltaBlock90 {
     }
   }
 
- private:
+ protected:
   using KeyState = typename Shape::Keys::State;
   using QueryState = typename Shape::Queries::State;
   using SlotState = typename Shape::States::State;
