@@ -135,7 +135,7 @@ struct RecurBackward {
   // Whether an output reads what find_norm finds: of k dbeta too, which is of beta k^.
   FOVEA_HD bool reads_norm(bool of_q) const {
     if (of_q) return static_cast<bool>(output(RecurGradient::q));
-    return output(RecurGradient::k) || output(RecurGradient::beta);
+    return output(RecurGradient::k) || (output(RecurGradient::beta) && !terms.key_slices);
   }
   // q^ . dq^ of a row of q, or the same of k: what the gradient of its norm takes.
   FOVEA_HD void find_norm(bool of_q, int64_t batch, int64_t at, int64_t head) const {

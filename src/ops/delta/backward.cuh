@@ -12,7 +12,7 @@ namespace fovea::cuda {
 constexpr float kDeltaLeastBeta = 0x1p-40f;
 
 struct DeltaBackwardWork90 {
-  DeltaWork90 forward;  // of the states again: its a.o is dout, each token has an output
+  DeltaWork90 forward;  // of the states again: its a.o is dout, each token has an output, scale 1
   RecurBackward b;      // outputs that a kernel here writes in full are not in b.to but in `to`
   Floats<4> dq, dk;     // b.to's, where rows are whole pieces and no heads share one; or not given
   Floats<4> dv;         // rows of dV, (b, t, heads, e) of q's dtype: b.to's or in the workspace
@@ -21,7 +21,7 @@ struct DeltaBackwardWork90 {
   // Of a chunk, state head and 64 value columns, swizzled tiles:
   unsigned char* states;   // H before the chunk, [value][key]
   unsigned char* updates;  // U, [value][token]
-  unsigned char* slopes;   // the gradient of the state after the chunk, [value][key]
+  unsigned char* slopes;   // the gradient of the state after the chunk / scale, [value][key]
   int64_t units;           // chunks and output heads
 };
 

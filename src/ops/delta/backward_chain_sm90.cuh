@@ -2,7 +2,9 @@
 // The chains of x_delta_backward on Hopper, in one launch: states from the first chunk on, and
 // their gradients W from the last chunk on, which need no state.  With intra_sm90.cuh's T and A:
 //   dU = suffix . (K W) + A' dO,  dV = (T beta)' dU
-//   W = all W + (scale |q|^-1 2^P . Q)' dO - (answer . K)' dV
+//   W = all W + (|q|^-1 2^P . Q)' dO - (answer . K)' dV
+// Here W, dU, dV and A are without `scale`, which dV takes when it is stored: where decays and
+// norms are 1 dO is not rounded again.
 // A chain is a sequence, a state head and 64 value columns.  Blocks of states are those of
 // forward_sm90.cuh, but warp 1 stores H and U.  Blocks of gradients:
 //   Warpgroup 0: warp 0 is the producer, warp 1 stores W and dV.
@@ -268,6 +270,7 @@ class DeltaReverse90 {
   __device__ void move_gradient() const {
     ChainState<D> state;
     state.load({w_.b.dstate_out, FOVEA_F32}, w_.b.dstate_out ? run_.sequence : -1, head_, column_);
+    multiply(state.x, 1 / a_.scale);
     KeyState key;
     QueryState query;
     OneState one;
@@ -312,6 +315,7 @@ class DeltaReverse90 {
       queries_.release(query), query.next();
       state.advance(all, sum);
     }
+    multiply(state.x, a_.scale);
     if (w_.b.dstate_in) state.store({w_.b.dstate_in, FOVEA_F32}, run_.sequence, head_, column_);
   }
 
@@ -378,6 +382,13 @@ class DeltaReverse90 {
     for (int i = begin * kChunks + static_cast<int>(threadIdx.x % 32); i < end * kChunks; i += 32)
       sm90::store_zeros(tile + Tile::at(i / kChunks, i % kChunks));
   }
+  template <int N>
+  __device__ static void multiply(float (&x)[N][4], float by) {
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x[j][i] *= by;
+  }
   __device__ static bool has_zero(const DeltaVectors& by) {
     return by.zero[0] || by.zero[1];
   }
@@ -436,8 +447,13 @@ class DeltaReverse90 {
     const int lane = threadIdx.x % 32;
     const int chunk = threadIdx.x % 128 / 32 * 2 + inner_chunk(lane);
     float none[2];
-    if (w_.b.terms.dv) keep_values(dv, c);
-    pack_rows<Dtype>(packed, dv, none);
+    float own[kSums][4];
+#pragma unroll
+    for (int j = 0; j < kSums; ++j)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) own[j][i] = a_.scale * dv[j][i];
+    if (w_.b.terms.dv) keep_values(own, c);
+    pack_rows<Dtype>(packed, own, none);
     values_.acquire(one);
 #pragma unroll
     for (int n = 0; n < kChainTokens / 16; ++n)
@@ -469,7 +485,7 @@ class DeltaReverse90 {
       }
   }
 
-  // Rows of dO times those of what the state gave: scale |q|^-1 2^P_t.
+  // Rows of dO times those of what the state gave: |q|^-1 2^P_t.
   __device__ void scale_rows(uint32_t q) const {
     const auto* by =
         reinterpret_cast<const float*>(base_ + (q + Shape::at_score + kDeltaTile - at_));

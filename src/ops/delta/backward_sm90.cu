@@ -171,7 +171,8 @@ Text offer(const Context& ctx, const RecurBackward& call, Plan& plan) {
   if (!p.found) return no_instance(a.q.dtype, "d", a.d, "e", a.e);
   p.work.b = call;
   DeltaWork90& work = p.work.forward;
-  work.a = a, work.a.run.output_from = {}, work.a.state_out = {}, work.a.snapshot = {};
+  work.a = a, work.a.scale = 1, work.a.run.output_from = {}, work.a.state_out = {},
+  work.a.snapshot = {};
   work.tiles = static_cast<int32_t>(a.e / kChainColumns);
   if (__builtin_mul_overflow(a.run.count * a.heads, int64_t{work.tiles}, &work.blocks) ||
       work.blocks > kTokensMost / 2)

@@ -48,8 +48,9 @@ struct DeltaUnit {
   DeltaDecay decay;
   float factor[kChainTokens];  // scale |q_t|^-1 2^P_t; 0 where there is no output
   float query[kChainTokens];   // scale |q_t|^-1, the same
-  int64_t batch, token;        // of its first token
-  int32_t output, left;        // tokens; 0: there are no more units
+  float gate_slope[kChainTokens], beta_slope[kChainTokens];
+  int64_t batch, token;  // of its first token
+  int32_t output, left;  // tokens; 0: there are no more units
 };
 
 // Sums over key columns, by warpgroup.
@@ -104,6 +105,7 @@ class DeltaUnits90 : DeltaDecays {
       units.acquire(unit);
       if (threadIdx.x < 32) load(slot, output, unit, value, rows, tail);
       tables(slot, output, to);
+      if (threadIdx.x < 32) load_values(slot, output, Shape::Stages, w_.forward.tiles, value);
       __syncwarp();
       sm90::barrier_arrive_warp(units.full(unit)), unit.next();
     }
@@ -153,8 +155,15 @@ class DeltaUnits90 : DeltaDecays {
       __syncwarp();
       if (lane == 0) sm90::barrier_arrive(rows.full(unit));
     }
+    load_values(slot, output, 0, min(Shape::Stages, w_.forward.tiles), value);
+  }
+  // Tiles from `tile` on.  Those past the stages wait for the others, which wait for decays.
+  __device__ void load_values(int64_t slot, int64_t output, int tile, int end,
+                              ValueState& value) const {
+    const int lane = threadIdx.x % 32, batch = static_cast<int>(run_.batch);
+    const int row = static_cast<int>(run_.begin + first_);
     const typename Shape::Values values{at_ + kShared.value_pipe};
-    for (int tile = 0; tile < w_.forward.tiles; ++tile, value.next()) {
+    for (; tile < end; ++tile, value.next()) {
       values.acquire(value);
       if (lane) continue;
       const uint32_t to = at_ + kShared.values + value.stage * Shape::value_bytes;
@@ -189,6 +198,11 @@ class DeltaUnits90 : DeltaDecays {
       const bool there = i < left_ && first_ + i >= run_.from;
       const float query = there ? a_.scale * to.decay.norm[64 + i] : 0.f;
       to.query[i] = query, to.factor[i] = query * exp2_fast(sum);
+    }
+    if (i < left_) {
+      const int64_t token = run_.begin + first_ + i;
+      if (a_.gate_head) to.gate_slope[i] = a_.head_gate(run_.batch, token, head_).slope;
+      to.beta_slope[i] = a_.beta_at(run_.batch, token, head_).slope;
     }
     if (i == 0) {
       to.batch = run_.batch, to.token = run_.begin + first_;
@@ -359,7 +373,7 @@ class DeltaGradient90 : DeltaDecays {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int t = row() + 8 * h;
-      const float factor = unit_->factor[t], suffix = primary_ ? by.suffix[t] : 0.f;
+      const float factor = unit_->factor[t], suffix = primary_ ? a_.scale * by.suffix[t] : 0.f;
       const float answer = primary_ ? -by.answer[t] : 0.f;
 #pragma unroll
       for (int j = 0; j < kSums; ++j)
@@ -508,28 +522,27 @@ class DeltaGradient90 : DeltaDecays {
       before -= carry[0] + carry[1];
       float states = 0;
       for (int i = 0; i < 4 * Groups; ++i) states += dots_->states[i];
-      const float all = primary_ ? decayed(decay.vectors.all, states) : 0.f;
-      give(t, all + before + after, w_.dgate, w_.b.terms.row_dg);
-      give(t + 1, all + (before + carry[0]) + (after - own[0]), w_.dgate, w_.b.terms.row_dg);
+      const float all = primary_ ? decayed(decay.vectors.all, a_.scale * states) : 0.f;
+      give(t, all + before + after, w_.dgate, unit_->gate_slope, w_.b.terms.row_dg);
+      give(t + 1, all + (before + carry[0]) + (after - own[0]), w_.dgate, unit_->gate_slope,
+           w_.b.terms.row_dg);
     }
     if (!a_.beta) return;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const float beta = decay.beta[t + i];
-      give(t + i, primary_ ? dots_->beta[t + i] / beta / beta : 0.f, w_.dbeta, w_.b.terms.dbeta);
+      give(t + i, primary_ ? dots_->beta[t + i] / beta / beta : 0.f, w_.dbeta, unit_->beta_slope,
+           w_.b.terms.dbeta);
     }
   }
   // Of a log gate or of beta, of the raw one or as a term.
-  __device__ void give(int t, float x, const Floats<3>& to, float* term) const {
+  __device__ void give(int t, float x, const Floats<3>& to, const float* slopes,
+                       float* term) const {
     if (t >= unit_->left) return;
     const int64_t batch = unit_->batch, at = unit_->token + t;
-    if (to) {
-      const float slope = &to == &w_.dbeta ? a_.beta_at(batch, at, head_).slope
-                                           : a_.head_gate(batch, at, head_).slope;
-      to.store(x == 0 || slope == 0 ? 0 : x * slope, batch, at, head_);
-    } else if (term) {
-      term[plane(1) + (batch * a_.s + at) * a_.heads + head_] = x;
-    }
+    const float slope = slopes[t];
+    if (to) to.store(x == 0 || slope == 0 ? 0 : x * slope, batch, at, head_);
+    if (term) term[plane(1) + (batch * a_.s + at) * a_.heads + head_] = x;
   }
 
   const DeltaBackwardWork90& w_;
