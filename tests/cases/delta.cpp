@@ -371,7 +371,7 @@ void backward_chains(std::vector<harness::Case>& cases) {
       "e=64 b=3 s=100 len output_from h=2 g=2 x=4 state_in state_row all=1",
       "e=128 b=1 s=330 h=4 g=1 x=2 dstate_out all=1 sums=1",
       "e=64 b=2 s=65 h=4 g=4 x=2 state_in state_in:bf16 scale=0.3 dstate_out all=1 sums=3",
-      "e=64 b=2 s=140 h=2 g=1 x=1 state_in state_row output_from all=1 sums=2",
+      "e=64 b=2 s=134 h=2 g=1 x=1 state_in state_row output_from all=1 sums=2",
       "e=64 start seqs=5 s=90 nan=1 dq dk dv dstate_in",
       "e=128 b=1 s=256 h=1 g=1 x=1 dstate_out all=1",
       "e=192 b=5 s=71 h=1 g=1 x=2 head_first dstate_out all=1"};

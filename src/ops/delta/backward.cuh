@@ -18,12 +18,18 @@ struct DeltaBackwardWork90 {
   Floats<4> dv;         // rows of dV, (b, t, heads, e) of q's dtype: b.to's or in the workspace
   Floats<3> dgate, dbeta;  // as dq
   CUtensorMap dout, dv_map;
-  // Of a chunk, state head and 64 value columns, swizzled tiles:
-  unsigned char* states;   // H before the chunk, [value][key]
-  unsigned char* updates;  // U, [value][token]
-  unsigned char* slopes;   // the gradient of the state after the chunk / scale, [value][key]
-  int64_t units;           // chunks and output heads
+  // Of a span of one or two chunks, a state head and 64 value columns, swizzled tiles:
+  unsigned char* states;   // H before the span, [value][key]
+  unsigned char* slopes;   // the gradient of the state after the span / scale, [value][key]
+  unsigned char* updates;  // of a chunk: U, [value][token]
+  float* betas;            // (tiles, b, s, heads): dV . v of 64 value columns; or not given
+  int64_t spans;
 };
+
+// Chunks of a span, for widths of k: a warpgroup has no registers for more at d = 64.
+constexpr int delta_span(int64_t d) {
+  return d == 128 ? 2 : 1;
+}
 
 struct DeltaBackwardInstance90 {
   int32_t dtype, d;
@@ -33,9 +39,10 @@ struct DeltaBackwardInstance90 {
 // A row of backward.inc.
 struct DeltaBackwardConfig90 {
   int dtype, d;
-  int stages;   // of K, V and T
+  int stages;   // of K, V and T, of the states
+  int keys;     // stages of K, V and T, of their gradients
   int queries;  // stages of Q, dO and A
-  int values;   // stages of 64 value columns, of the gradients
+  int panels;   // of 64 x 64, of the other gradients
 };
 
 // Explicitly instantiated, one file for each width.

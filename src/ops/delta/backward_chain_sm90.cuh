@@ -10,25 +10,26 @@
 //   Warpgroup 0: warp 0 is the producer, warp 1 stores W and dV.
 //   Warpgroup 1: W, transposed in registers in f32 as the state is: 64 value columns as rows.
 //   dU' has two parts as an operand, a rounded one and what is left.
-//   Warpgroup 2: A' dO, one chunk ahead; then it scales dO where it lies.
+//   Warpgroup 2: A' dO, one chunk ahead; then it scales dO where it lies.  For dbeta it sums
+//   dV . v of the last chunk, of dV in f32.
 // Outputs of a head follow one another: their A' dO and Q' dO are sums.
 // Rows past a sequence's last token, and those of dO before its first output, are zeroed by the
 // producer: 0 times NaN is NaN.
 //
 //   | barrier    | who arrives           | who waits       | what it guards               |
-//   | keys full  | producer, TMA         | gradient        | K, T of a chunk              |
-//   | keys empty | warps of the gradient | producer        | the same, to be written      |
+//   | keys full  | producer, TMA         | both others     | K, V, T of a chunk           |
+//   | keys empty | both other warpgroups | producer        | the same, to be written      |
 //   | q full     | producer, TMA         | warpgroup 2     | Q, dO, A of a chunk and head |
 //   | q empty    | warps of the gradient | producer        | the same, to be written      |
 //   | scaled     | warps of warpgroup 2  | gradient        | Q and dO, scaled             |
 //   | x full     | warps of warpgroup 2  | gradient        | A' dO of a chunk             |
-//   | x empty    | warps of the gradient | warpgroup 2     | the same, to be written      |
+//   | x empty    | warps of the gradient | warpgroup 2     | dV in its place              |
 //   | w full     | warps of the gradient | warp 1          | W of a chunk                 |
 //   | w empty    | warp 1                | gradient        | the same, to be written      |
 //   | dv full    | warps of the gradient | warp 1          | dV of a chunk                |
 //   | dv empty   | warp 1                | gradient        | the same, to be written      |
 //   | tail       | producer, TMA         | producer        | tiles with rows to be zeroed |
-//   | 1          | warpgroup 2           | warpgroup 2     | dO, to be scaled             |
+//   | 1          | warpgroup 2           | warpgroup 2     | dO, to be scaled; dV . v     |
 #pragma once
 #include "ops/delta/backward.cuh"
 #include "ops/delta/forward_sm90.cuh"
@@ -59,13 +60,17 @@ class DeltaStates90 : public DeltaBlock90<Shape> {
   __device__ void store_parts() const {
     typename Base::SlotState slot;
     if (threadIdx.x % 32) return;
+    constexpr int kSpan = delta_span(Shape::D);
+    const int64_t spans = work_.forward.slot<kSpan>(chain_.run.sequence, chain_.run.begin);
+    const auto place = [&](int64_t slot) {
+      return (slot * a_.heads + chain_.head) * work_.forward.tiles + chain_.column / kChainColumns;
+    };
     for (int c = 0; c < chain_.end; ++c, slot.next()) {
-      const int64_t at = ((chain_.slot + c) * a_.heads + chain_.head) * work_.forward.tiles +
-                         chain_.column / kChainColumns;
+      const int64_t at = place(chain_.slot + c);
       states_.wait(slot);
-      sm90::tma_store(work_.states + at * Base::TileH::bytes, this->h_tile(slot),
-                      Base::TileH::bytes);
-      sm90::tma_store_commit();
+      if (c % kSpan == 0)
+        sm90::tma_store(work_.states + place(spans + c / kSpan) * Base::TileH::bytes,
+                        this->h_tile(slot), Base::TileH::bytes);
       updates_.wait(slot);
       sm90::tma_store(work_.updates + at * Base::TileU::bytes, this->u_tile(slot),
                       Base::TileU::bytes);
@@ -93,9 +98,9 @@ struct DeltaReverseShape90 {
   using Queries = sm90::Pipeline<QStages>;
   using One = sm90::Pipeline<1>;
   // Where the parts of a stage lie.
-  static constexpr int at_inverse = TileQ::bytes;
+  static constexpr int at_value = TileQ::bytes, at_inverse = at_value + TileV::bytes;
   static constexpr int key_bytes = at_inverse + kDeltaInverseStride;
-  static constexpr int key_loaded = at_inverse + kDeltaInverseBytes;
+  static constexpr int key_loaded = TileQ::bytes + kDeltaInverseBytes;  // and V for dbeta
   static constexpr int at_dout = TileQ::bytes, at_score = at_dout + TileV::bytes;
   static constexpr int query_bytes = at_score + kDeltaScoreStride;
   static constexpr int query_loaded = at_score + kDeltaScoreBytes;
@@ -108,6 +113,7 @@ struct DeltaReverseShared90 : sm90::SharedLayout {
   int w = tiles(Shape::TileH::bytes);
   int dv = tiles(Shape::TileV::bytes);
   int x = tiles(kChainTokens * kChainColumns * 4);
+  int along = of<float>(4 * kChainTokens);  // dV . v by warp
   int key_pipe = this->template pipeline<Shape::Stages>();
   int q_pipe = this->template pipeline<Shape::QStages>();
   int scaled_pipe = this->template pipeline<Shape::QStages>();
@@ -171,7 +177,7 @@ class DeltaReverse90 {
 
   __device__ void init() const {
     if (threadIdx.x == 0) {
-      keys_.init(1, 4), queries_.init(1, 4), scaled_.init(4, 4), x_.init(4, 4);
+      keys_.init(1, 8), queries_.init(1, 4), scaled_.init(4, 4), x_.init(4, 4);
       slopes_.init(4, 1), values_.init(4, 1);
       sm90::barrier_init(at_ + kShared.tail, 1);
       sm90::barrier_init_done();
@@ -194,7 +200,11 @@ class DeltaReverse90 {
           keys_.full(key), last < kChainTokens, tail,
           [&](uint32_t barrier) {
             const int64_t inverse = (slot_ + c) * a_.heads + head_;
-            sm90::barrier_expect(barrier, Shape::key_loaded);
+            sm90::barrier_expect(barrier, Shape::key_loaded + (w_.betas ? TileV::bytes : 0));
+            if (w_.betas)
+              sm90::tma_load_box(key_tile(key) + Shape::at_value, w_.forward.v, barrier,
+                                 static_cast<int>(column_), row,
+                                 static_cast<int>(a_.value_head(head_)), batch);
             sm90::tma_load_panels<TileQ>(key_tile(key), w_.forward.k, barrier, row,
                                          static_cast<int>(a_.key_head(head_)), batch);
             sm90::tma_load(key_tile(key) + Shape::at_inverse,
@@ -230,13 +240,15 @@ class DeltaReverse90 {
   // Warp 1.
   __device__ void store_parts() const {
     const int lane = threadIdx.x % 32;
+    constexpr int kSpan = delta_span(D);
+    const int64_t spans = w_.forward.slot<kSpan>(run_.sequence, run_.begin);
     OneState slot;
     for (int c = chunks_ - 1; c >= 0; --c, slot.next()) {
       const int64_t left = run_.count - first(c);
       slopes_.wait(slot);
-      if (lane == 0) {
+      if (lane == 0 && (c % kSpan == kSpan - 1 || c == chunks_ - 1)) {
         const int64_t at =
-            ((slot_ + c) * a_.heads + head_) * w_.forward.tiles + column_ / kChainColumns;
+            ((spans + c / kSpan) * a_.heads + head_) * w_.forward.tiles + column_ / kChainColumns;
         sm90::tma_store(w_.slopes + at * TileH::bytes, at_ + kShared.w, TileH::bytes);
         sm90::tma_store_commit();
       }
@@ -322,6 +334,7 @@ class DeltaReverse90 {
   // Warpgroup 2.
   __device__ void add_outputs() const {
     QueryState query;
+    KeyState key;
     OneState one;
     for (int c = chunks_ - 1; c >= 0; --c, one.next()) {
       float x[kSums][4];
@@ -341,12 +354,17 @@ class DeltaReverse90 {
         sm90::barrier_arrive_warp(scaled_.full(query));
       }
       x_.acquire(one);
+      if (c < chunks_ - 1) dot_values(c + 1, key);
       float4* to = reinterpret_cast<float4*>(base_ + kShared.x) + threadIdx.x % 128;
 #pragma unroll
       for (int j = 0; j < kSums; ++j) to[128 * j] = make_float4(x[j][0], x[j][1], x[j][2], x[j][3]);
       __syncwarp();
       sm90::barrier_arrive_warp(x_.full(one));
     }
+    if (!chunks_) return;
+    x_.acquire(one);
+    sm90::named_barrier_sync(1, 128);
+    dot_values(0, key);
   }
 
  private:
@@ -435,8 +453,6 @@ class DeltaReverse90 {
       y[j][0] = fmaf(suffix.x, y[j][0], own.x), y[j][1] = fmaf(suffix.y, y[j][1], own.y);
       y[j][2] = fmaf(suffix.x, y[j][2], own.z), y[j][3] = fmaf(suffix.y, y[j][3], own.w);
     }
-    __syncwarp();
-    x_.release(one);
     pack_parts<Dtype>(high, low, y);
   }
 
@@ -453,6 +469,14 @@ class DeltaReverse90 {
 #pragma unroll
       for (int i = 0; i < 4; ++i) own[j][i] = a_.scale * dv[j][i];
     if (w_.b.terms.dv) keep_values(own, c);
+    if (w_.betas) {
+      float4* to = reinterpret_cast<float4*>(base_ + kShared.x) + threadIdx.x % 128;
+#pragma unroll
+      for (int j = 0; j < kSums; ++j)
+        to[128 * j] = make_float4(own[j][0], own[j][1], own[j][2], own[j][3]);
+    }
+    __syncwarp();
+    x_.release(one);
     pack_rows<Dtype>(packed, own, none);
     values_.acquire(one);
 #pragma unroll
@@ -483,6 +507,58 @@ class DeltaReverse90 {
         const int64_t at = (run_.batch * a_.t + run_.begin + t) * a_.heads + head_;
         w_.b.terms.dv[at * a_.e + column_ + row + i / 2 * 8] = dv[j][i];
       }
+  }
+
+  // Lanes `Step` apart add up half of Step sums each.
+  template <int Step>
+  __device__ __forceinline__ static void share_sums(float (&sum)[2 * kSums]) {
+    const bool upper = threadIdx.x & Step;
+#pragma unroll
+    for (int i = 0; i < Step / 2; ++i) {
+      const float other = upper ? sum[i] : sum[i + Step / 2];
+      sum[i] = (upper ? sum[i + Step / 2] : sum[i]) + __shfl_xor_sync(~0u, other, Step);
+    }
+  }
+  // dV . v of a chunk, of the warpgroup's value columns.  Lanes of a quad have columns 2 quad,
+  // 2 quad + 1 of eight tokens each.
+  __device__ __forceinline__ void dot_values(int c, KeyState& key) const {
+    keys_.wait(key);
+    if (w_.betas) {
+      const int lane = threadIdx.x % 32, thread = threadIdx.x % 128, warp = thread / 32;
+      const float4* from = reinterpret_cast<const float4*>(base_ + kShared.x) + thread;
+      float* along = reinterpret_cast<float*>(base_ + kShared.along);
+      float sum[2 * kSums];
+#pragma unroll
+      for (int n = 0; n < kChainTokens / 16; ++n) {
+        uint32_t v[4];
+        load_matrices_transposed(
+            v, key_tile(key) + Shape::at_value +
+                   TileV::at(16 * n + inner_row(lane), 2 * warp + inner_chunk(lane)));
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const int j = 2 * n + h;
+          const float4 x = from[128 * j];
+          sum[2 * j] = fmaf(x.x, float_of(v[2 * h] << 16), x.z * float_of(v[2 * h + 1] << 16));
+          sum[2 * j + 1] = fmaf(x.y, float_of(v[2 * h] & 0xffff0000u),
+                                x.w * float_of(v[2 * h + 1] & 0xffff0000u));
+        }
+      }
+      // Lanes 16, 8 and 4 apart share out the sums: each ends with two, of tokens 8 j, 8 j + 1.
+      share_sums<16>(sum), share_sums<8>(sum), share_sums<4>(sum);
+      const int j = lane / 16 * 4 + lane / 8 % 2 * 2 + lane / 4 % 2;
+      *reinterpret_cast<float2*>(along + warp * kChainTokens + 8 * j + lane % 4 * 2) =
+          make_float2(sum[0], sum[1]);
+      sm90::named_barrier_sync(1, 128);
+      if (thread < kChainTokens && first(c) + thread < run_.count) {
+        float all = 0;
+        for (int w = 0; w < 4; ++w) all += along[w * kChainTokens + thread];
+        const int64_t tile = column_ / kChainColumns;
+        const int64_t row = (tile * a_.b + run_.batch) * a_.s + run_.begin + first(c) + thread;
+        w_.betas[row * a_.heads + head_] = all;
+      }
+    }
+    __syncwarp();
+    keys_.release(key), key.next();
   }
 
   // Rows of dO times those of what the state gave: |q|^-1 2^P_t.

@@ -82,7 +82,7 @@ struct DeltaBackwardPlan {
   DeltaBackwardWork90 work;
   Slot<unsigned char> inverses, scores, states, updates, slopes;
   Slot<uint16_t> rows;  // of dV
-  Slot<float> dq, dk, dv, dgate, dbeta, q_norm, k_norm;
+  Slot<float> dq, dk, dv, dgate, dbeta, betas, q_norm, k_norm;
   Slot<double> sums;
   bool values;  // dv is the output itself
   const DeltaBackwardInstance90* found;
@@ -146,7 +146,7 @@ void enqueue(Context& ctx, const DeltaBackwardPlan& p, void* base) {
   const Recur& a = work.b.forward;
   work.forward.inverses = p.inverses.at(base), work.forward.scores = p.scores.at(base);
   work.states = p.states.at(base), work.updates = p.updates.at(base);
-  work.slopes = p.slopes.at(base);
+  work.slopes = p.slopes.at(base), work.betas = p.betas.at(base);
   t = {}, t.slices = 1, t.key_slices = a.outputs();
   t.dq = p.dq.at(base), t.dk = p.dk.at(base), t.dv = p.dv.at(base);
   t.row_dg = p.dgate.at(base), t.dbeta = p.dbeta.at(base);
@@ -185,7 +185,9 @@ Text offer(const Context& ctx, const RecurBackward& call, Plan& plan) {
   work.query_share = static_cast<int32_t>(a.heads_out / a.h);
   work.copies = work.cluster = 1;
   work.norm_bytes = kDeltaNormBytes, work.beta_least = kDeltaLeastBeta;
-  p.work.units = work.slots * a.heads_out;
+  const int64_t span = delta_span(a.d) * kChainTokens;
+  p.work.spans =
+      a.run.start ? a.s / span + a.run.count : a.run.count * ceil_div(a.run.token_max, span);
   if (Text why = map_each(
           {{"q", {a.q.view, a.q.dtype, a.b, a.s, a.h, a.d, kChainTokens}, work.q},
            {"k", {a.k.view, a.k.dtype, a.b, a.t, a.g, a.d, kChainTokens}, work.k},
@@ -196,8 +198,9 @@ Text offer(const Context& ctx, const RecurBackward& call, Plan& plan) {
   Layout& to = plan.workspace;
   p.inverses = to.add<unsigned char>(work.slots, a.heads, kDeltaInverseStride);
   p.scores = to.add<unsigned char>(work.slots, a.heads_out, kDeltaScoreStride);
-  p.states = to.add<unsigned char>(work.slots, a.heads, a.d, a.e, 2);
-  p.slopes = to.add<unsigned char>(work.slots, a.heads, a.d, a.e, 2);
+  p.states = to.add<unsigned char>(p.work.spans, a.heads, a.d, a.e, 2);
+  p.slopes = to.add<unsigned char>(p.work.spans, a.heads, a.d, a.e, 2);
+  if (call.output(RecurGradient::beta)) p.betas = to.add<float>(work.tiles, a.b, a.s, a.heads);
   p.updates = to.add<unsigned char>(work.slots, a.heads, kChainTokens, a.e, 2);
   place_outputs(a, p, to);
   plan.kernel += Text(".") + dtype_name(a.q.dtype) + ".d" + Text::number(a.d);

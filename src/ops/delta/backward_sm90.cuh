@@ -13,8 +13,8 @@ template <DeltaBackwardConfig90 C>
 DeltaBackwardInstance90 delta_backward_sm90_instance() {
   constexpr auto launcher = [](Context& ctx, const DeltaBackwardWork90& work) {
     using States = DeltaShape90<C.dtype, C.d, C.stages, 1>;
-    using Reverse = DeltaReverseShape90<C.dtype, C.d, C.stages, C.queries>;
-    using Gradient = DeltaGradientShape90<C.dtype, C.d, C.values>;
+    using Reverse = DeltaReverseShape90<C.dtype, C.d, C.keys, C.queries>;
+    using Gradient = DeltaGradientShape90<C.dtype, C.d, C.panels>;
     constexpr char op[] = "x_delta_backward";
     constexpr int kStates = DeltaStates90<States>::shared_bytes;
     constexpr int kReverse = DeltaReverse90<Reverse>::shared_bytes;
@@ -27,7 +27,8 @@ DeltaBackwardInstance90 delta_backward_sm90_instance() {
     launch<delta_backward_chain_sm90_kernel<States, Reverse>>(ctx, op, 2 * work.forward.blocks, 384,
                                                               kChains, work);
     const int64_t most = device_info(ctx).multiprocessors;
-    launch<delta_gradient_sm90_kernel<Gradient>>(ctx, op, work.units < most ? work.units : most,
+    const int64_t units = work.spans * work.b.forward.heads_out;
+    launch<delta_gradient_sm90_kernel<Gradient>>(ctx, op, units < most ? units : most,
                                                  Gradient::threads, kGradients, work);
   };
   return {C.dtype, C.d, launcher};

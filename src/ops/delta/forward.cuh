@@ -48,16 +48,20 @@ struct DeltaWork90 {
   int64_t slots, blocks;
 
   // The slot of a sequence's first chunk.  Chunks of packed sequences may end anywhere.
+  //   Span: chunks that share a slot.
+  template <int Span = 1>
   FOVEA_HD int64_t slot(int64_t sequence, int64_t begin) const {
-    return a.run.start ? begin / kChainTokens + sequence : sequence * chunks;
+    return a.run.start ? begin / (Span * kChainTokens) + sequence
+                       : sequence * ((chunks + Span - 1) / Span);
   }
   // The sequence of a slot; packed: that with the last first slot that is at most `slot`.
+  template <int Span = 1>
   FOVEA_HD int64_t sequence_of(int64_t slot) const {
-    if (!a.run.start) return slot / chunks;
+    if (!a.run.start) return slot / ((chunks + Span - 1) / Span);
     int64_t low = 0, high = a.run.count - 1;
     while (low < high) {
       const int64_t middle = high - (high - low) / 2;
-      if (this->slot(middle, clamp_i64(a.run.start[middle], 0, a.s)) <= slot)
+      if (this->template slot<Span>(middle, clamp_i64(a.run.start[middle], 0, a.s)) <= slot)
         low = middle;
       else
         high = middle - 1;
