@@ -40,7 +40,7 @@ struct DeltaBackwardInstance90 {
 struct DeltaBackwardConfig90 {
   int dtype, d;
   int stages;   // of K, V and T, of the states
-  int keys;     // stages of K, V and T, of their gradients
+  int keys;     // stages of K and T, of their gradients
   int queries;  // stages of Q, dO and A
   int panels;   // of 64 x 64, of the other gradients
 };

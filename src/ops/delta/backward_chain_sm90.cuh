@@ -17,8 +17,8 @@
 // producer: 0 times NaN is NaN.
 //
 //   | barrier    | who arrives           | who waits       | what it guards               |
-//   | keys full  | producer, TMA         | both others     | K, V, T of a chunk           |
-//   | keys empty | both other warpgroups | producer        | the same, to be written      |
+//   | keys full  | producer, TMA         | gradient        | K, T of a chunk              |
+//   | keys empty | warps of the gradient | producer        | the same, to be written      |
 //   | q full     | producer, TMA         | warpgroup 2     | Q, dO, A of a chunk and head |
 //   | q empty    | warps of the gradient | producer        | the same, to be written      |
 //   | scaled     | warps of warpgroup 2  | gradient        | Q and dO, scaled             |
@@ -29,7 +29,7 @@
 //   | dv full    | warps of the gradient | warp 1          | dV of a chunk                |
 //   | dv empty   | warp 1                | gradient        | the same, to be written      |
 //   | tail       | producer, TMA         | producer        | tiles with rows to be zeroed |
-//   | 1          | warpgroup 2           | warpgroup 2     | dO, to be scaled; dV . v     |
+//   | 1          | warpgroup 2           | warpgroup 2     | dO, to be scaled; dV, read   |
 #pragma once
 #include "ops/delta/backward.cuh"
 #include "ops/delta/forward_sm90.cuh"
@@ -98,9 +98,9 @@ struct DeltaReverseShape90 {
   using Queries = sm90::Pipeline<QStages>;
   using One = sm90::Pipeline<1>;
   // Where the parts of a stage lie.
-  static constexpr int at_value = TileQ::bytes, at_inverse = at_value + TileV::bytes;
+  static constexpr int at_inverse = TileQ::bytes;
   static constexpr int key_bytes = at_inverse + kDeltaInverseStride;
-  static constexpr int key_loaded = TileQ::bytes + kDeltaInverseBytes;  // and V for dbeta
+  static constexpr int key_loaded = at_inverse + kDeltaInverseBytes;
   static constexpr int at_dout = TileQ::bytes, at_score = at_dout + TileV::bytes;
   static constexpr int query_bytes = at_score + kDeltaScoreStride;
   static constexpr int query_loaded = at_score + kDeltaScoreBytes;
@@ -113,7 +113,6 @@ struct DeltaReverseShared90 : sm90::SharedLayout {
   int w = tiles(Shape::TileH::bytes);
   int dv = tiles(Shape::TileV::bytes);
   int x = tiles(kChainTokens * kChainColumns * 4);
-  int along = of<float>(4 * kChainTokens);  // dV . v by warp
   int key_pipe = this->template pipeline<Shape::Stages>();
   int q_pipe = this->template pipeline<Shape::QStages>();
   int scaled_pipe = this->template pipeline<Shape::QStages>();
@@ -177,7 +176,7 @@ class DeltaReverse90 {
 
   __device__ void init() const {
     if (threadIdx.x == 0) {
-      keys_.init(1, 8), queries_.init(1, 4), scaled_.init(4, 4), x_.init(4, 4);
+      keys_.init(1, 4), queries_.init(1, 4), scaled_.init(4, 4), x_.init(4, 4);
       slopes_.init(4, 1), values_.init(4, 1);
       sm90::barrier_init(at_ + kShared.tail, 1);
       sm90::barrier_init_done();
@@ -200,11 +199,7 @@ class DeltaReverse90 {
           keys_.full(key), last < kChainTokens, tail,
           [&](uint32_t barrier) {
             const int64_t inverse = (slot_ + c) * a_.heads + head_;
-            sm90::barrier_expect(barrier, Shape::key_loaded + (w_.betas ? TileV::bytes : 0));
-            if (w_.betas)
-              sm90::tma_load_box(key_tile(key) + Shape::at_value, w_.forward.v, barrier,
-                                 static_cast<int>(column_), row,
-                                 static_cast<int>(a_.value_head(head_)), batch);
+            sm90::barrier_expect(barrier, Shape::key_loaded);
             sm90::tma_load_panels<TileQ>(key_tile(key), w_.forward.k, barrier, row,
                                          static_cast<int>(a_.key_head(head_)), batch);
             sm90::tma_load(key_tile(key) + Shape::at_inverse,
@@ -334,8 +329,8 @@ class DeltaReverse90 {
   // Warpgroup 2.
   __device__ void add_outputs() const {
     QueryState query;
-    KeyState key;
     OneState one;
+    uint4 v[4] = {};
     for (int c = chunks_ - 1; c >= 0; --c, one.next()) {
       float x[kSums][4];
       for (int j = 0; j < outputs_; ++j, query.next()) {
@@ -354,17 +349,19 @@ class DeltaReverse90 {
         sm90::barrier_arrive_warp(scaled_.full(query));
       }
       x_.acquire(one);
-      if (c < chunks_ - 1) dot_values(c + 1, key);
+      if (w_.betas) {
+        if (c < chunks_ - 1) dot_values(c + 1, v);
+        load_values(c, v);
+      }
       float4* to = reinterpret_cast<float4*>(base_ + kShared.x) + threadIdx.x % 128;
 #pragma unroll
       for (int j = 0; j < kSums; ++j) to[128 * j] = make_float4(x[j][0], x[j][1], x[j][2], x[j][3]);
       __syncwarp();
       sm90::barrier_arrive_warp(x_.full(one));
     }
-    if (!chunks_) return;
+    if (!chunks_ || !w_.betas) return;
     x_.acquire(one);
-    sm90::named_barrier_sync(1, 128);
-    dot_values(0, key);
+    dot_values(0, v);
   }
 
  private:
@@ -509,56 +506,44 @@ class DeltaReverse90 {
       }
   }
 
-  // Lanes `Step` apart add up half of Step sums each.
-  template <int Step>
-  __device__ __forceinline__ static void share_sums(float (&sum)[2 * kSums]) {
-    const bool upper = threadIdx.x & Step;
+  // Of V of a chunk: pieces of 8 value columns, tokens thread / 8 and every 16th after it.
+  __device__ __forceinline__ void load_values(int c, uint4 (&v)[4]) const {
+    const int thread = threadIdx.x % 128;
 #pragma unroll
-    for (int i = 0; i < Step / 2; ++i) {
-      const float other = upper ? sum[i] : sum[i + Step / 2];
-      sum[i] = (upper ? sum[i + Step / 2] : sum[i]) + __shfl_xor_sync(~0u, other, Step);
+    for (int n = 0; n < 4; ++n) {
+      const int64_t t = first(c) + thread / 8 + 16 * n;
+      v[n] = {};
+      if (t >= run_.count) continue;
+      const int64_t at = a_.v.offset(run_.batch, run_.begin + t, a_.value_head(head_),
+                                     column_ + thread % 8 * kChunk);
+      v[n] = *reinterpret_cast<const uint4*>(a_.v.view.template as<uint16_t>() + at);
     }
   }
-  // dV . v of a chunk, of the warpgroup's value columns.  Lanes of a quad have columns 2 quad,
-  // 2 quad + 1 of eight tokens each.
-  __device__ __forceinline__ void dot_values(int c, KeyState& key) const {
-    keys_.wait(key);
-    if (w_.betas) {
-      const int lane = threadIdx.x % 32, thread = threadIdx.x % 128, warp = thread / 32;
-      const float4* from = reinterpret_cast<const float4*>(base_ + kShared.x) + thread;
-      float* along = reinterpret_cast<float*>(base_ + kShared.along);
-      float sum[2 * kSums];
+  // dV . v of a chunk, of the block's value columns.
+  __device__ __forceinline__ void dot_values(int c, const uint4 (&v)[4]) const {
+    const int thread = threadIdx.x % 128, piece = thread % 8;
+    // Of dV a thread of warpgroup 1 wrote four sums at a time: see there.
+    const float* from =
+        reinterpret_cast<const float*>(base_ + kShared.x) + piece / 2 * 128 + piece % 2 * 2;
 #pragma unroll
-      for (int n = 0; n < kChainTokens / 16; ++n) {
-        uint32_t v[4];
-        load_matrices_transposed(
-            v, key_tile(key) + Shape::at_value +
-                   TileV::at(16 * n + inner_row(lane), 2 * warp + inner_chunk(lane)));
+    for (int n = 0; n < 4; ++n) {
+      const int row = thread / 8 + 16 * n;
+      const float* x = from + row / 8 * 512 + row % 8 / 2 * 4 + row % 2;
+      const uint32_t words[4] = {v[n].x, v[n].y, v[n].z, v[n].w};
+      float sum = 0;
 #pragma unroll
-        for (int h = 0; h < 2; ++h) {
-          const int j = 2 * n + h;
-          const float4 x = from[128 * j];
-          sum[2 * j] = fmaf(x.x, float_of(v[2 * h] << 16), x.z * float_of(v[2 * h + 1] << 16));
-          sum[2 * j + 1] = fmaf(x.y, float_of(v[2 * h] & 0xffff0000u),
-                                x.w * float_of(v[2 * h + 1] & 0xffff0000u));
-        }
+      for (int i = 0; i < 4; ++i) {
+        sum = fmaf(x[32 * i], float_of(words[i] << 16), sum);
+        sum = fmaf(x[32 * i + 16], float_of(words[i] & 0xffff0000u), sum);
       }
-      // Lanes 16, 8 and 4 apart share out the sums: each ends with two, of tokens 8 j, 8 j + 1.
-      share_sums<16>(sum), share_sums<8>(sum), share_sums<4>(sum);
-      const int j = lane / 16 * 4 + lane / 8 % 2 * 2 + lane / 4 % 2;
-      *reinterpret_cast<float2*>(along + warp * kChainTokens + 8 * j + lane % 4 * 2) =
-          make_float2(sum[0], sum[1]);
-      sm90::named_barrier_sync(1, 128);
-      if (thread < kChainTokens && first(c) + thread < run_.count) {
-        float all = 0;
-        for (int w = 0; w < 4; ++w) all += along[w * kChainTokens + thread];
-        const int64_t tile = column_ / kChainColumns;
-        const int64_t row = (tile * a_.b + run_.batch) * a_.s + run_.begin + first(c) + thread;
-        w_.betas[row * a_.heads + head_] = all;
-      }
+#pragma unroll
+      for (int step = 1; step < 8; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
+      if (piece || first(c) + row >= run_.count) continue;
+      const int64_t tile = column_ / kChainColumns;
+      const int64_t to = (tile * a_.b + run_.batch) * a_.s + run_.begin + first(c) + row;
+      w_.betas[to * a_.heads + head_] = sum;
     }
-    __syncwarp();
-    keys_.release(key), key.next();
+    sm90::named_barrier_sync(1, 128);
   }
 
   // Rows of dO times those of what the state gave: |q|^-1 2^P_t.

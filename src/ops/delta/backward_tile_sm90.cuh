@@ -43,7 +43,7 @@ struct DeltaGradientShape90 {
   using Ring = sm90::Pipeline<Panels>;
   static constexpr int own_panels = 3 + 2 * Groups;  // of 64 value columns: dO, H, U, W, dV
   static constexpr int threads = 128 * (2 + Groups);
-  static constexpr int load_regs = 32, table_regs = 64, gradient_regs = Groups == 2 ? 208 : 240;
+  static constexpr int load_regs = 32, table_regs = 80, gradient_regs = Groups == 2 ? 200 : 240;
   static_assert(Span == 1 || Groups == 2);
 };
 
@@ -66,11 +66,16 @@ struct DeltaUnit {
 };
 
 // Sums over key columns, by warpgroup.
+template <int Groups>
 struct DeltaDots {
   float query[2][kChainTokens], key[2][kChainTokens];  // q . dq, k . dk
   float key2[2][kChainTokens];                         // k . dk2
   float carry[2][kChainTokens];                        // k . (suffix . (U W')), which dk has too
   float states[8];                                     // <H, W>, by warp
+
+  __device__ static float both(const float (&x)[2][kChainTokens], int t) {
+    return Groups == 2 ? x[0][t] + x[1][t] : x[0][t];
+  }
 };
 
 // What the gates of a span's late chunk wait for the early one with.
@@ -83,9 +88,9 @@ template <class Shape>
 struct DeltaGradientShared90 : sm90::SharedLayout {
   int panels = tiles(Shape::Panel::bytes, Shape::Panels);
   int rows = tiles(2 * Shape::TileQ::bytes, Shape::Span);  // Q, K of the early, of the late chunk
-  int f = tiles(2 * Shape::Panel::bytes);
+  int f = tiles(4 * Shape::Panel::bytes);                  // F, G, what they leave of F, G
   int unit = add(2 * sizeof(DeltaUnit), 16);
-  int dots = add(2 * sizeof(DeltaDots), 16);
+  int dots = add(2 * sizeof(DeltaDots<Shape::Groups>), 16);
   int late = add(sizeof(DeltaLate), 16);
   int unit_pipe = this->template pipeline<2>();
   int row_pipe = this->template pipeline<1>();
@@ -115,14 +120,15 @@ class DeltaUnits90 : protected DeltaDecays {
       head_ = output_ / w_.forward.outputs;
       const int64_t sequence = w_.forward.sequence_of<Span>(span_);
       run_ = a_.run[sequence];
-      begin_ = (span_ - w_.forward.slot<Span>(sequence, run_.begin)) * int64_t{Span * kChainTokens};
-      if (begin_ >= run_.count) continue;
-      slot_ = static_cast<int32_t>(w_.forward.slot(sequence, run_.begin) + begin_ / kChainTokens);
-      batch_ = static_cast<int32_t>(run_.batch), token_ = static_cast<int32_t>(run_.begin + begin_);
-      rest_ = static_cast<int32_t>(min(int64_t{Span * kChainTokens}, run_.count - begin_));
+      first_ = (span_ - w_.forward.slot<Span>(sequence, run_.begin)) * int64_t{Span * kChainTokens};
+      if (first_ >= run_.count) continue;
+      slot_ = static_cast<int32_t>(w_.forward.slot(sequence, run_.begin) + first_ / kChainTokens);
+      batch_ = static_cast<int32_t>(run_.batch), token_ = static_cast<int32_t>(run_.begin + first_);
+      rest_ = static_cast<int32_t>(min(int64_t{Span * kChainTokens}, run_.count - first_));
       last_ = rest_ > kChainTokens;
-      for (int c = last_; c >= 0; --c) {
-        first_ = begin_ + c * kChainTokens, left_ = min(kChainTokens, rest_ - c * kChainTokens);
+      first_ += last_ * kChainTokens;
+      for (int c = last_; c >= 0; --c, first_ -= kChainTokens) {
+        left_ = min(kChainTokens, rest_ - c * kChainTokens);
         visit(c);
       }
     }
@@ -131,7 +137,6 @@ class DeltaUnits90 : protected DeltaDecays {
   const DeltaBackwardWork90& w_;
   unsigned char* base_;
   uint32_t at_;
-  int64_t begin_;
   int32_t output_, span_, slot_, batch_;
   int32_t token_, rest_;  // of the span: its first token, how many
   int last_;              // the last chunk of the span
@@ -255,22 +260,113 @@ class DeltaTables90 : DeltaUnits90<Shape> {
   __device__ void run() {
     typename Shape::Units::State unit;
     const typename Shape::Units units{at_ + kShared.unit_pipe};
-    const auto at = [&]() -> DeltaUnit& {
-      return reinterpret_cast<DeltaUnit*>(base_ + kShared.unit)[unit.stage];
-    };
-    Base::each([&](int c) {
+    int count = 0;
+    // The others have ended with what the place of a unit had: then its gates and beta.
+    const auto take = [&]() -> DeltaUnit& {
+      auto& to = reinterpret_cast<DeltaUnit*>(base_ + kShared.unit)[unit.stage];
       units.acquire(unit);
-      make(c, at());
+      if (count < 2) return ++count, to;
+      if (threadIdx.x % 128 < 32)
+        finish(to, reinterpret_cast<DeltaDots<Shape::Groups>*>(base_ + kShared.dots)[unit.stage]);
+      sm90::named_barrier_sync(1, 128);
+      return to;
+    };
+    const auto give = [&] {
       __syncwarp();
       sm90::barrier_arrive_warp(units.full(unit)), unit.next();
-    });
-    units.acquire(unit);
-    if (threadIdx.x % 128 == 0) at().left = 0;
-    __syncwarp();
-    sm90::barrier_arrive_warp(units.full(unit));
+    };
+    Base::each([&](int c) { make(c, take()), give(); });
+    // No more units, twice, so that both places are taken back.
+    for (int n = 0; n < 2; ++n) {
+      DeltaUnit& to = take();
+      if (threadIdx.x % 128 == 0) to.left = 0;
+      give();
+    }
   }
 
  private:
+  // Gates and beta of a unit, by one warp: tokens 2 lane, 2 lane + 1 are a lane's.
+  __device__ void finish(const DeltaUnit& unit, DeltaDots<Shape::Groups>& dots) const {
+    constexpr int Groups = Shape::Groups, Span = Shape::Span;
+    const bool primary = unit.output % w_.forward.outputs == 0;
+    const int t = 2 * static_cast<int>(threadIdx.x % 32);
+    float carry[2], own[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float key2 = dots.both(dots.key2, t + i);
+      const float along = primary ? (unit.along[t + i] + key2) / unit.decay.beta[t + i] : 0.f;
+      if (a_.gate_head) {
+        carry[i] = dots.both(dots.carry, t + i);
+        own[i] = dots.both(dots.query, t + i) - dots.both(dots.key, t + i) + carry[i] + key2;
+      }
+      dots.key2[0][t + i] = along;
+    }
+    __syncwarp();
+    if (w_.betas)
+      give(unit, unit.token, unit.left, dots.key2[0], w_.dbeta, unit.beta_slope, w_.b.terms.dbeta);
+    if (!a_.gate_head) return;
+    DeltaLate& late = *reinterpret_cast<DeltaLate*>(base_ + kShared.late);
+    if (unit.place == DeltaPlace::late) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        late.own[t + i] = own[i], late.carry[t + i] = carry[i];
+        late.slope[t + i] = unit.gate_slope[t + i];
+      }
+      late.left = unit.left;
+      return;
+    }
+    float all = 0;
+    for (int i = 0; i < 4 * Groups; ++i) all += dots.states[i];
+    all = primary ? decayed(decayed(unit.decay.vectors.all, unit.other_all), a_.scale * all) : 0.f;
+    if (Span == 2 && unit.place == DeltaPlace::early) {
+      float whole = carry[0] + carry[1];
+#pragma unroll
+      for (int step = 16; step > 0; step /= 2) whole += __shfl_xor_sync(~0u, whole, step);
+      const float others[2] = {late.own[t], late.own[t + 1]};
+      const float sums[2] = {late.carry[t], late.carry[t + 1]};
+      const float later = gates(all + whole, sums, others, dots.query[0]);
+      give(unit, unit.token + kChainTokens, late.left, dots.query[0], w_.dgate, late.slope,
+           w_.b.terms.row_dg);
+      all += later;
+    }
+    gates(all, carry, own, dots.key[0]);
+    give(unit, unit.token, unit.left, dots.key[0], w_.dgate, unit.gate_slope, w_.b.terms.row_dg);
+  }
+  // Of 64 tokens' log gates: all + what comes before + what is left; returns the sum of `own`.
+  __device__ __forceinline__ float gates(float all, const float (&carry)[2], const float (&own)[2],
+                                         float* to) const {
+    const int lane = threadIdx.x % 32, t = 2 * lane;
+    float before = carry[0] + carry[1], after = own[0] + own[1];
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+      const float above = __shfl_up_sync(~0u, before, step);
+      const float below = __shfl_down_sync(~0u, after, step);
+      if (lane >= step) before += above;
+      if (lane + step < 32) after += below;
+    }
+    const float whole = __shfl_sync(~0u, after, 0);
+    before = __shfl_up_sync(~0u, before, 1), after = __shfl_down_sync(~0u, after, 1);
+    if (lane == 0) before = 0;
+    if (lane == 31) after = 0;
+    to[t] = all + before + (after + own[1] + own[0]);
+    to[t + 1] = all + (before + carry[0]) + (after + own[1]);
+    __syncwarp();
+    return whole;
+  }
+  // Rows of log gates or of betas: of the raw ones, and as terms.
+  __device__ __forceinline__ void give(const DeltaUnit& unit, int64_t token, int left,
+                                       const float* values, const Floats<3>& to,
+                                       const float* slopes, float* term) const {
+    const int32_t head = unit.output / w_.forward.outputs;
+    const int32_t plane = unit.output % w_.forward.outputs;
+#pragma unroll 1
+    for (int t = threadIdx.x % 32; t < left; t += 32) {
+      const float x = values[t], slope = slopes[t];
+      if (to) to.store(x == 0 || slope == 0 ? 0 : x * slope, unit.batch, token + t, head);
+      if (term) term[((plane * a_.b + unit.batch) * a_.s + token + t) * a_.heads + head] = x;
+    }
+  }
+
   // What intra_sm90.cuh left of a chunk of the span.
   __device__ const DeltaVectors& vectors(int c) const {
     return *reinterpret_cast<const DeltaVectors*>(
@@ -298,9 +394,11 @@ class DeltaTables90 : DeltaUnits90<Shape> {
     if (i == 64) to.other_all = last_ ? vectors(1 - c).all : 1.f;
     if (i >= 64 && t < left_) {
       float along = 0;
+      const float* from =
+          w_.betas + (run_.batch * a_.s + token) * static_cast<int32_t>(a_.heads) + head_;
 #pragma unroll 1
       for (int tile = 0; w_.betas && tile < w_.forward.tiles; ++tile)
-        along += w_.betas[((tile * a_.b + run_.batch) * a_.s + token) * a_.heads + head_];
+        along += *from, from += a_.b * a_.s * a_.heads;
       to.along[t] = along;
       if (a_.gate_head) to.gate_slope[t] = a_.head_gate(run_.batch, token, head_).slope;
       to.beta_slope[t] = a_.beta_at(run_.batch, token, head_).slope;
@@ -373,7 +471,7 @@ class DeltaGradient90 : DeltaDecays {
     for (;; unit.next()) {
       units.wait(unit);
       unit_ = reinterpret_cast<const DeltaUnit*>(base_ + kShared.unit) + unit.stage;
-      dots_ = reinterpret_cast<DeltaDots*>(base_ + kShared.dots) + unit.stage;
+      dots_ = reinterpret_cast<DeltaDots<Groups>*>(base_ + kShared.dots) + unit.stage;
       if (unit_->left == 0) return;
       decay_ = const_cast<DeltaDecay*>(&unit_->decay);
       head_ = unit_->output / w_.forward.outputs;
@@ -403,7 +501,6 @@ class DeltaGradient90 : DeltaDecays {
       add_dots(dq, dk, dk2, q);
       sm90::named_barrier_sync(2, 128 * Groups);
       finish(dq, dk, dk2, q);
-      if (threadIdx.x < 288) rows_of_tokens();  // a warp
       __syncwarp();
       if (place != DeltaPlace::late) rows.release(row), row.next();
       units.release(unit);
@@ -466,14 +563,14 @@ class DeltaGradient90 : DeltaDecays {
       // Alone, it is of no use, but a branch between products would serialise them.
       if constexpr (Span == 2) sm90::product_panel<Dtype>(x, rows, columns, more);
       sm90::commit();
-      if (gated()) states += dot_states(h_at, w_at);
+      if (gated() && place != DeltaPlace::late) states += dot_states(h_at, w_at);
       sm90::wait<0>();
       sm90::pin(dq), sm90::pin(dk), sm90::pin(dk2), sm90::pin(s[0]);
       if constexpr (Groups == 1) sm90::pin(s[1]);
       if constexpr (Span == 2) sm90::pin(x);
       for (int i = 0; i < Shape::own_panels + others; ++i) ring.release(from), from.next();
     }
-    if (!gated()) return;
+    if (!gated() || place == DeltaPlace::late) return;
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) states += __shfl_xor_sync(~0u, states, step);
     if (threadIdx.x % 32 == 0) dots_->states[threadIdx.x / 32 - 8] = states;
@@ -497,18 +594,24 @@ class DeltaGradient90 : DeltaDecays {
     return sum;
   }
 
-  // F (0) or G (1) to shared memory.
+  // F (0) or G (1) to shared memory; two parts: what is left of x too.
+  template <bool Parts>
   __device__ __forceinline__ void give(const Sums& x, int which) const {
     const int lane = threadIdx.x % 32;
     const uint32_t to = at_ + kShared.f + which * Panel::bytes +
                         Panel::at(threadIdx.x % 128 / 32 * 16 + outer_row(lane), outer_chunk(lane));
 #pragma unroll
     for (int k = 0; k < kChainTokens / 16; ++k) {
-      uint32_t packed[4];
+      uint32_t high[4], low[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        packed[i] = pack<Dtype>(x[2 * k + i / 2][i % 2 * 2], x[2 * k + i / 2][i % 2 * 2 + 1]);
-      sm90::store_matrices(Panel::pair(to, k), packed);
+      for (int i = 0; i < 4; ++i) {
+        const float first = x[2 * k + i / 2][i % 2 * 2], second = x[2 * k + i / 2][i % 2 * 2 + 1];
+        high[i] = pack<Dtype>(first, second);
+        low[i] =
+            pack<Dtype>(first - float_of(high[i] << 16), second - float_of(high[i] & 0xffff0000u));
+      }
+      sm90::store_matrices(Panel::pair(to, k), high);
+      if (Parts) sm90::store_matrices(Panel::pair(to + 2 * Panel::bytes, k), low);
     }
     sm90::fence_shared();
   }
@@ -525,7 +628,7 @@ class DeltaGradient90 : DeltaDecays {
 #pragma unroll
         for (int c = 0; c < 4; ++c)
           if (of_values && 8 * j + pair + c % 2 == first + c / 2 * 8) s[n][j][c] = 0;
-      give(s[n], of_values);
+      give<true>(s[n], of_values);
     }
   }
   // Rows of the late chunk, columns of the early one.
@@ -541,7 +644,7 @@ class DeltaGradient90 : DeltaDecays {
       for (int c = 0; c < 4; ++c)
         x[j][c] = decayed(row[c / 2] * (c % 2 ? column.y : column.x), x[j][c]);
     }
-    give(x, group_);
+    give<false>(x, group_);
   }
 
   __device__ __forceinline__ void scale(Sums& dq, Sums& dk, Sums& dk2) const {
@@ -593,10 +696,14 @@ class DeltaGradient90 : DeltaDecays {
     const uint64_t g = sm90::descriptor(at_ + kShared.f + Panel::bytes);
     const uint64_t rows = sm90::descriptor(q + panel()), keys = sm90::descriptor(k + panel());
     sm90::fence();
-    sm90::product_panel<Dtype>(dq, f, keys, true);
-    sm90::product_transposed<Dtype, kChainTokens>(dk, f, rows, true);
-    sm90::product_transposed<Dtype, kChainTokens>(dk, g, keys, true);
-    sm90::product_panel<Dtype>(dk2, g, keys, true);
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      const uint64_t on = part * (2 * Panel::bytes / 16);
+      sm90::product_panel<Dtype>(dq, f + on, keys, true);
+      sm90::product_transposed<Dtype, kChainTokens>(dk, f + on, rows, true);
+      sm90::product_transposed<Dtype, kChainTokens>(dk, g + on, keys, true);
+      sm90::product_panel<Dtype>(dk2, g + on, keys, true);
+    }
     sm90::commit();
     sm90::wait<0>();
     sm90::pin(dq), sm90::pin(dk), sm90::pin(dk2);
@@ -638,18 +745,16 @@ class DeltaGradient90 : DeltaDecays {
       dots_->key2[group_][row() + 8 * h] = along_k2;
     }
   }
-  __device__ __forceinline__ static float both(const float (&x)[2][kChainTokens], int t) {
-    return Groups == 2 ? x[0][t] + x[1][t] : x[0][t];
-  }
-
   // Through the norms, and to memory.
   __device__ __forceinline__ void finish(Sums& dq, Sums& dk, const Sums& dk2, uint32_t q) const {
 #pragma unroll
     for (int j = 0; j < kSums; ++j)
 #pragma unroll
       for (int c = 0; c < 4; ++c) dk[j][c] += dk2[j][c];
-    const auto along_q = [&](int t) { return both(dots_->query, t); };
-    const auto along_k = [&](int t) { return both(dots_->key, t) + both(dots_->key2, t); };
+    const auto along_q = [&](int t) { return dots_->both(dots_->query, t); };
+    const auto along_k = [&](int t) {
+      return dots_->both(dots_->key, t) + dots_->both(dots_->key2, t);
+    };
     if (w_.dq)
       direct(dq, w_.dq, 64, along_q, q, unit_->output);
     else if (w_.b.terms.dq)
@@ -709,91 +814,12 @@ class DeltaGradient90 : DeltaDecays {
     }
   }
 
-  // Of gates and beta, by one warp: tokens 2 lane, 2 lane + 1 are a lane's.
-  __device__ void rows_of_tokens() const {
-    const int t = 2 * static_cast<int>(threadIdx.x % 32);
-    if (w_.betas) {
-#pragma unroll
-      for (int i = t; i < t + 2; ++i) {
-        const float sum = unit_->along[i] + both(dots_->key2, i);
-        give_row(unit_->token, unit_->left, i, primary_ ? sum / unit_->decay.beta[i] : 0.f,
-                 w_.dbeta, unit_->beta_slope, w_.b.terms.dbeta);
-      }
-    }
-    if (!gated()) return;
-    DeltaLate& late = *reinterpret_cast<DeltaLate*>(base_ + kShared.late);
-    float carry[2], own[2];
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      carry[i] = both(dots_->carry, t + i);
-      own[i] =
-          both(dots_->query, t + i) - both(dots_->key, t + i) + carry[i] + both(dots_->key2, t + i);
-    }
-    if (unit_->place == DeltaPlace::late) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        late.own[t + i] = own[i], late.carry[t + i] = carry[i];
-        late.slope[t + i] = unit_->gate_slope[t + i];
-      }
-      late.left = unit_->left;
-      return;
-    }
-    float states = 0;
-    for (int i = 0; i < 4 * Groups; ++i) states += dots_->states[i];
-    const float decay = decayed(unit_->decay.vectors.all, unit_->other_all);
-    const float all = primary_ ? decayed(decay, a_.scale * states) : 0.f;
-    float after[2] = {};
-    if (Span == 2 && unit_->place == DeltaPlace::early) {
-      const float others[2] = {late.own[t], late.own[t + 1]};
-      const float sums[2] = {late.carry[t], late.carry[t + 1]};
-      float whole = carry[0] + carry[1];
-#pragma unroll
-      for (int step = 16; step > 0; step /= 2) whole += __shfl_xor_sync(~0u, whole, step);
-      after[0] =
-          gates(unit_->token + kChainTokens, late.left, all + whole, sums, others, late.slope);
-    }
-    gates(unit_->token, unit_->left, all + after[0], carry, own, unit_->gate_slope);
-  }
-  // Of 64 tokens' log gates: all + what comes before + what is left; returns the sum of `own`.
-  __device__ __forceinline__ float gates(int64_t token, int left, float all,
-                                         const float (&carry)[2], const float (&own)[2],
-                                         const float* slopes) const {
-    const int lane = threadIdx.x % 32, t = 2 * lane;
-    float before = carry[0] + carry[1], after = own[0] + own[1];
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-      const float above = __shfl_up_sync(~0u, before, step);
-      const float below = __shfl_down_sync(~0u, after, step);
-      if (lane >= step) before += above;
-      if (lane + step < 32) after += below;
-    }
-    const float whole = __shfl_sync(~0u, after, 0);
-    before = __shfl_up_sync(~0u, before, 1), after = __shfl_down_sync(~0u, after, 1);
-    if (lane == 0) before = 0;
-    if (lane == 31) after = 0;
-    give_row(token, left, t, all + before + (after + own[1] + own[0]), w_.dgate, slopes,
-             w_.b.terms.row_dg);
-    give_row(token, left, t + 1, all + (before + carry[0]) + (after + own[1]), w_.dgate, slopes,
-             w_.b.terms.row_dg);
-    return whole;
-  }
-  // Of a log gate or of beta: of the raw one, and as a term.
-  __device__ __forceinline__ void give_row(int64_t token, int left, int t, float x,
-                                           const Floats<3>& to, const float* slopes,
-                                           float* term) const {
-    if (t >= left) return;
-    const int64_t batch = unit_->batch, at = token + t;
-    const float slope = slopes[t];
-    if (to) to.store(x == 0 || slope == 0 ? 0 : x * slope, batch, at, head_);
-    if (term) term[plane(1) + (batch * a_.s + at) * a_.heads + head_] = x;
-  }
-
   const DeltaBackwardWork90& w_;
   unsigned char* base_;
   uint32_t at_;
   const int group_;
   const DeltaUnit* unit_;
-  DeltaDots* dots_;
+  DeltaDots<Groups>* dots_;
   bool primary_;
 };
 
