@@ -27,6 +27,10 @@ void plan_recur(const char* op, const Recur& a, RecurForward kernel, Plan& plan)
 void plan_recur_backward(const Context& ctx, const char* op, const RecurBackward& b,
                          const RecurKernels& kernels, Plan& plan);
 
+// What adds up the terms of a call: how many sums it takes, and the launches.
+int64_t recur_sums(const RecurBackward& b);
+void add_recur_terms(Context& ctx, const char* op, const RecurBackward& b, double* sums);
+
 // One launch of the forward recurrence: `a` as it is, without its normaliser.
 void run_recur(Context& ctx, const char* op, const Recur& a, RecurForward kernel);
 

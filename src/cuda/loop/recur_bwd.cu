@@ -150,34 +150,11 @@ void find_dden(Context& ctx, const char* op, const BackwardPlan& plan, const Rec
                             static_cast<const float*>(plan.y.at(base)), plan.dden.at(base), rows);
 }
 
-void finish(Context& ctx, const char* op, const BackwardPlan& plan, const RecurBackward& b,
-            void* base) {
-  const Recur& a = b.forward;
-  for (const bool of_q : {true, false}) {
-    if (!a.l2_norm || b.idle() || !b.reads_norm(of_q)) continue;
-    const int64_t rows = a.b * a.s * (of_q ? a.h : a.g);
-    launch<recur_norm_kernel>(ctx, op, ceil_div(rows, kThreads), kThreads, 0, b, of_q, rows);
-  }
-  each_gradient(b, [&](RecurGradient what) {
-    const Elements of(b, what);
-    if (of.terms == 1) {
-      launch<recur_each_kernel>(ctx, op, ceil_div(of.count, kThreads), kThreads, 0, b, of,
-                                of.count);
-      return;
-    }
-    double* sums = plan.sums.at(base);
-    const int64_t work = of.count * of.parts;
-    launch<recur_parts_kernel>(ctx, op, work, kThreads, 0, b, of, sums, work);
-    launch<recur_sums_kernel>(ctx, op, ceil_div(of.count, kThreads), kThreads, 0, b, of,
-                              static_cast<const double*>(sums), of.count);
-  });
-}
-
 void enqueue(Context& ctx, const char* op, const BackwardPlan& plan, void* base) {
   RecurBackward b = plan.b;
   Recur& a = b.forward;
   plan.place(b.terms, base);
-  if (b.idle()) return finish(ctx, op, plan, b, base);
+  if (b.idle()) return add_recur_terms(ctx, op, b, plan.sums.at(base));
   RecurBackward z = b;
   if (a.normalise) {
     a.den = {plan.den.at(base), {a.s * a.heads_out, a.heads_out, 1}};
@@ -192,10 +169,40 @@ void enqueue(Context& ctx, const char* op, const BackwardPlan& plan, void* base)
   }
   walk(ctx, op, plan, b, 0, base);
   if (a.normalise) walk(ctx, op, plan, z, b.terms.slices - 1, base);
-  finish(ctx, op, plan, b, base);
+  add_recur_terms(ctx, op, b, plan.sums.at(base));
 }
 
 }  // namespace
+
+int64_t recur_sums(const RecurBackward& b) {
+  int64_t sums = 0;
+  each_gradient(b, [&](RecurGradient what) {
+    const Elements of(b, what);
+    if (of.terms != 1) sums = std::max(sums, of.count * of.parts);
+  });
+  return sums;
+}
+
+void add_recur_terms(Context& ctx, const char* op, const RecurBackward& b, double* sums) {
+  const Recur& a = b.forward;
+  for (const bool of_q : {true, false}) {
+    if (!a.l2_norm || b.idle() || !b.reads_norm(of_q)) continue;
+    const int64_t rows = a.b * a.s * (of_q ? a.h : a.g);
+    launch<recur_norm_kernel>(ctx, op, ceil_div(rows, kThreads), kThreads, 0, b, of_q, rows);
+  }
+  each_gradient(b, [&](RecurGradient what) {
+    const Elements of(b, what);
+    if (of.terms == 1) {
+      launch<recur_each_kernel>(ctx, op, ceil_div(of.count, kThreads), kThreads, 0, b, of,
+                                of.count);
+      return;
+    }
+    const int64_t work = of.count * of.parts;
+    launch<recur_parts_kernel>(ctx, op, work, kThreads, 0, b, of, sums, work);
+    launch<recur_sums_kernel>(ctx, op, ceil_div(of.count, kThreads), kThreads, 0, b, of,
+                              static_cast<const double*>(sums), of.count);
+  });
+}
 
 void plan_recur_backward(const Context& ctx, const char* op, const RecurBackward& b,
                          const RecurKernels& kernels, Plan& plan) {
@@ -237,12 +244,7 @@ void plan_recur_backward(const Context& ctx, const char* op, const RecurBackward
     p.y = to.add<float>(batches, a.s, a.heads_out, a.e);
   }
   p.states = to.add<float>(p.blocks, p.pieces + p.step, state);
-  int64_t sums = 0;
-  each_gradient(b, [&](RecurGradient what) {
-    const Elements of(b, what);
-    if (of.terms != 1) sums = std::max(sums, of.count * of.parts);
-  });
-  p.sums = to.add<double>(sums);
+  p.sums = to.add<double>(recur_sums(b));
   plan.kernel += Text(".") + dtype_name(a.q.dtype) + ".d" + Text::number(a.d);
   plan.launch = [p, op](Context& ctx, void* base) { enqueue(ctx, op, p, base); };
 }

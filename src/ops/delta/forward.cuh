@@ -26,12 +26,17 @@ struct DeltaVectors {
 // 2^(the sum of the chunk's gates), -0 where the first token resets it.
 constexpr int kDeltaChannels = static_cast<int>(sizeof(DeltaVectors));  // they follow the vectors
 
-// Of a chunk and state head: T [t][s] beta_s as a swizzled tile, then DeltaVectors.
+// Of a chunk and state head: T [t][s] beta_s as a swizzled tile, then DeltaVectors, then for
+// gradients |k|^-1.
 constexpr int kDeltaInverseBytes = kDeltaTile + static_cast<int>(sizeof(DeltaVectors));
 constexpr int kDeltaInverseStride = kDeltaTile + 1024;
-// Of a chunk and output head: A [t][s] as a swizzled tile, then scale |q|^-1 2^P_t.
+// Of a chunk and output head: A [t][s] as a swizzled tile, then scale |q|^-1 2^P_t, then for
+// gradients |q|^-1.
 constexpr int kDeltaScoreBytes = kDeltaTile + kChainTokens * 4;
 constexpr int kDeltaScoreStride = kDeltaTile + 1024;
+// Of vectors that are for gradients alone.
+constexpr int kDeltaNormBytes = kChainTokens * 4;
+static_assert(kDeltaInverseBytes + kDeltaNormBytes <= kDeltaInverseStride);
 // Under a key gate: T and its vectors, then the tiles K~ = k 2^P_t and K- = k 2^S_s; A and its
 // vectors, then the tile Q~ = q 2^P_t.
 constexpr int kDeltaKeysAt = kDeltaTile + 2048;
@@ -66,12 +71,31 @@ struct DeltaWork90 {
   int32_t cluster;                   // of copies: none writes a state before all have read theirs
   int32_t key_share, query_share;    // heads of a key head, output heads of a query head
   int32_t outputs;                   // of a head
+  int32_t norm_bytes;                // of norms that are kept: kDeltaNormBytes for gradients, or 0
+  float beta_least;                  // beta is at least that far from 0
   int64_t slots, blocks;
   ChainParts parts;
 
   // The slot of a sequence's first chunk.  Chunks of packed sequences may end anywhere.
+  //   Span: chunks that share a slot.
+  template <int Span = 1>
   FOVEA_HD int64_t slot(int64_t sequence, int64_t begin) const {
-    return a.run.start ? begin / kChainTokens + sequence : sequence * chunks;
+    return a.run.start ? begin / (Span * kChainTokens) + sequence
+                       : sequence * ((chunks + Span - 1) / Span);
+  }
+  // The sequence of a slot; packed: that with the last first slot that is at most `slot`.
+  template <int Span = 1>
+  FOVEA_HD int64_t sequence_of(int64_t slot) const {
+    if (!a.run.start) return slot / ((chunks + Span - 1) / Span);
+    int64_t low = 0, high = a.run.count - 1;
+    while (low < high) {
+      const int64_t middle = high - (high - low) / 2;
+      if (this->template slot<Span>(middle, clamp_i64(a.run.start[middle], 0, a.s)) <= slot)
+        low = middle;
+      else
+        high = middle - 1;
+    }
+    return low;
   }
   // The first walk over parts: for the state alone, and tiles of their carries after its own.
   DeltaWork90 first_walk() const {
@@ -80,18 +104,6 @@ struct DeltaWork90 {
     w.copies = w.cluster = 1;
     w.blocks = a.run.count * a.heads * (parts.count - 1) * (tiles + a.d / kChainColumns);
     return w;
-  }
-  // Packed: the sequence with the last first slot that is at most `of`.
-  FOVEA_HD int64_t sequence_of(int64_t of) const {
-    int64_t low = 0, high = a.run.count - 1;
-    while (low < high) {
-      const int64_t middle = high - (high - low) / 2;
-      if (slot(middle, clamp_i64(a.run.start[middle], 0, a.run.s)) <= of)
-        low = middle;
-      else
-        high = middle - 1;
-    }
-    return low;
   }
 };
 

@@ -136,6 +136,7 @@ Text offer(const Context& ctx, const Recur& a, Plan& plan) {
   work.outputs = static_cast<int32_t>(a.outputs());
   work.key_share = static_cast<int32_t>(a.heads / a.g);
   work.query_share = static_cast<int32_t>(a.heads_out / a.h);
+  work.norm_bytes = 0, work.beta_least = 0;
   const int64_t parts = parts_of(a, device_info(ctx).multiprocessors, work.blocks,
                                  a.run.count * a.heads * (a.d / kChainColumns));
   if (work.blocks * parts > kTokensMost / kCopiesMost) return "more than 2^27 parts of chains";

@@ -235,6 +235,7 @@ __device__ __forceinline__ void add_rows(float (&d)[N][4], uint64_t a, uint64_t 
 
 template <class Shape>
 class DeltaBlock90 {
+ protected:
   static constexpr int Dtype = Shape::Dtype, D = Shape::D;
   static constexpr bool Keyed = Shape::Keyed, Low = Shape::Low;
   using TileQ = typename Shape::TileQ;
@@ -268,6 +269,7 @@ class DeltaBlock90 {
   }
 
   // Warp 0.
+  template <bool Outputs = true>
   __device__ void produce() const {
     const int lane = threadIdx.x % 32, batch = static_cast<int>(chain_.run.batch);
     const int key_head = static_cast<int>(a_.key_head(chain_.head));
@@ -303,7 +305,7 @@ class DeltaBlock90 {
         __syncwarp();
         if (lane == 0) keys_.arrive(key);
       }
-      for (uint32_t j = 0; j < chain_.outputs; ++j) {
+      for (uint32_t j = 0; Outputs && j < chain_.outputs; ++j) {
         if (!chain_.owns(c, j)) continue;
         queries_.acquire(query);
         if (lane == 0) {
@@ -379,7 +381,7 @@ class DeltaBlock90 {
     }
   }
 
- private:
+ protected:
   using KeyState = typename Shape::Keys::State;
   using QueryState = typename Shape::Queries::State;
   using SlotState = typename Shape::States::State;

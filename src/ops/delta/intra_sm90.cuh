@@ -40,27 +40,130 @@ struct DeltaIntraShared : sm90::SharedLayout {
   int full = barriers(2);
 };
 
+// Decays of a chunk by four warps, and what they weigh.
+class DeltaDecays {
+ protected:
+  static constexpr int kSums = kChainTokens / 8;
+
+  __device__ explicit DeltaDecays(const Recur& a, DeltaDecay* decay = nullptr)
+      : a_(a), decay_(decay) {}
+
+  __device__ static int warp() { return threadIdx.x % 128 / 32; }
+
+  // Gates, beta and sums of gates in blocks of 16 tokens, a block a warp.
+  __device__ void scan(float beta_least) {
+    const int lane = threadIdx.x % 32, in = lane % 16, warp = this->warp();
+    const int i = 16 * warp + in;
+    const int64_t token = run_.begin + first_ + i;
+    float gate = 0, beta = 0;
+    if (i < left_) {
+      if (a_.gate_head) gate = a_.head_gate(run_.batch, token, head_).value * kLog2E;
+      beta = a_.beta_at(run_.batch, token, head_).value;
+      if (fabsf(beta) < beta_least) beta = copysignf(beta_least, beta);
+    }
+    float up = gate, down = gate;
+#pragma unroll
+    for (int step = 1; step < 16; step *= 2) {
+      const float above = __shfl_up_sync(~0u, up, step, 16);
+      const float below = __shfl_down_sync(~0u, down, step, 16);
+      if (in >= step) up += above;
+      if (in + step < 16) down += below;
+    }
+    down = __shfl_down_sync(~0u, down, 1, 16);
+    if (lane >= 16) return;
+    decay_->gate[i] = gate, decay_->prefix[i] = up;
+    decay_->beta[i] = beta, decay_->vectors.suffix[i] = in == 15 ? 0 : down;
+    if (in == 15) decay_->total[warp] = up;
+  }
+
+  __device__ void tables() {
+    const int lane = threadIdx.x % 32, in = lane % 16, warp = this->warp();
+    if (const int i = threadIdx.x % 128; i < 64) {
+      const int b = i / 16;
+      const float norm = decay_->norm[i];
+      float earlier = 0, later = decay_->vectors.suffix[i];
+#pragma unroll
+      for (int other = 0; other < 4; ++other) {
+        const float total = decay_->total[other];
+        if (other < b) earlier += total;
+        if (other > b) decay_->before[other - 1][i] = norm * exp2_fast(later), later += total;
+      }
+      decay_->within[i] = exp2_fast(decay_->prefix[i]);
+      const float answer = norm * exp2_fast(earlier + decay_->prefix[i]);
+      const float suffix = norm * exp2_fast(later);
+      decay_->vectors.answer[i] = answer, decay_->vectors.suffix[i] = suffix;
+      const int zero = __any_sync(~0u, answer == 0 || suffix == 0);
+      if (i % 32 == 0) decay_->vectors.zero[i / 32] = zero;
+      if (i == 63) decay_->vectors.all = exp2_fast(earlier + decay_->total[3]);
+    }
+    const float norm = decay_->norm[16 * warp + in];
+    float sum = 0;
+#pragma unroll
+    for (int t = 0; t < 16; ++t) {
+      if (t > in) sum += decay_->gate[16 * warp + t];
+      if (t / 8 == lane / 16)
+        decay_->block[warp][DeltaDecay::at(t, in)] = t < in ? 0 : norm * exp2_fast(sum);
+    }
+  }
+
+  // x_ts times row[.] 2^D_ts |k_s|^-1, where s is at most t.
+  __device__ void weigh(float (&x)[kSums][4], const float (&row)[2]) const {
+    const int warp = this->warp(), at = threadIdx.x % 32 / 4, pair = threadIdx.x % 4 * 2;
+    const float* in = decay_->within + 16 * warp + at;
+    const float within[2] = {row[0] * in[0], row[1] * in[8]};
+    const float* before = decay_->before[warp > 0 ? warp - 1 : 0] + pair;
+    const float* block = decay_->block[warp];
+    float2 own[2][2];
+#pragma unroll
+    for (int j = 0; j < 2; ++j)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        own[j][h] =
+            *reinterpret_cast<const float2*>(block + DeltaDecay::at(at + 8 * h, 8 * j + pair));
+        own[j][h].x *= row[h], own[j][h].y *= row[h];
+      }
+      // No branches: a warp's place is no constant.
+#pragma unroll
+    for (int j = 0; j < kSums; ++j) {
+      const bool left = j / 2 < warp, here = j / 2 == warp;
+      float2 column{};
+      if (j < kSums - 2) column = *reinterpret_cast<const float2*>(before + 8 * j);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float2 diagonal = own[j % 2][h];
+        const float low = left ? within[h] * column.x : here ? diagonal.x : 0.f;
+        const float high = left ? within[h] * column.y : here ? diagonal.y : 0.f;
+        x[j][2 * h] = decayed(low, x[j][2 * h]);
+        x[j][2 * h + 1] = decayed(high, x[j][2 * h + 1]);
+      }
+    }
+  }
+
+  const Recur& a_;
+  DeltaDecay* decay_;
+  RunTokens run_;
+  int64_t first_;
+  int head_, left_;
+};
+
 template <int Dtype, int D>
-class DeltaIntra {
+class DeltaIntra : DeltaDecays {
   using TileQ = Swizzled<kChainTokens, D>;
   using TileT = Swizzled<kChainTokens, kChainTokens>;
   static constexpr DeltaIntraShared<D> kShared = DeltaIntraShared<D>();
-  static constexpr int kSums = kChainTokens / 8;
-  static constexpr bool kSplit = Dtype == FOVEA_F16;
 
  public:
   // The base is aligned: a kilobyte more would cost a block of each multiprocessor.
   static constexpr int shared_bytes = kShared.bytes;
   // Of a multiprocessor; operands of two parts take more registers.
-  static constexpr int blocks = kSplit ? 3 : 4;
+  static constexpr int blocks = Dtype == FOVEA_F16 ? 3 : 4;
   static_assert(blocks * (shared_bytes + 1024) <= 228 * 1024);
 
   __device__ DeltaIntra(const DeltaWork90& work, unsigned char* base)
-      : w_(work),
-        a_(work.a),
+      : DeltaDecays(work.a, reinterpret_cast<DeltaDecay*>(base + kShared.decay)),
+        w_(work),
         base_(base),
         at_(shared_address(base_)),
-        decay_(*reinterpret_cast<DeltaDecay*>(base_ + kShared.decay)),
         m_(reinterpret_cast<float*>(base_ + kShared.m)) {}
 
   __device__ void run(uint32_t block) {
@@ -88,7 +191,7 @@ class DeltaIntra {
     }
     float x[kSums][4], y[kSums][4];
     uint32_t p[kChainTokens / 16][4];
-    scan();
+    scan(w_.beta_least);
     const uint64_t k = sm90::descriptor(at_ + kShared.k), q = sm90::descriptor(at_ + kShared.q);
     sm90::barrier_wait(full(0), 0);
     if (outputs_) sm90::barrier_wait(full(1), 0);
@@ -114,7 +217,7 @@ class DeltaIntra {
     __syncthreads();
     if (threadIdx.x == 0) {
       sm90::tma_store(w_.inverses + (slot_ * a_.heads + head_) * kDeltaInverseStride,
-                      at_ + kShared.m, kDeltaInverseBytes);
+                      at_ + kShared.m, kDeltaInverseBytes + w_.norm_bytes);
       if (outputs_) store_scores(0);
       sm90::tma_store_commit();
     }
@@ -132,32 +235,7 @@ class DeltaIntra {
   }
   __device__ void store_scores(int j) const {
     sm90::tma_store(w_.scores + (slot_ * a_.heads_out + output_head(j)) * kDeltaScoreStride,
-                    at_ + kShared.q, kDeltaScoreBytes);
-  }
-
-  // Gates, beta and sums of gates in blocks of 16 tokens, a block a warp.
-  __device__ void scan() {
-    const int lane = threadIdx.x % 32, in = lane % 16, warp = threadIdx.x / 32;
-    const int i = 16 * warp + in;
-    const int64_t token = run_.begin + first_ + i;
-    float gate = 0, beta = 0;
-    if (i < left_) {
-      if (a_.gate_head) gate = a_.head_gate(run_.batch, token, head_).value * kLog2E;
-      beta = a_.beta_at(run_.batch, token, head_).value;
-    }
-    float up = gate, down = gate;
-#pragma unroll
-    for (int step = 1; step < 16; step *= 2) {
-      const float above = __shfl_up_sync(~0u, up, step, 16);
-      const float below = __shfl_down_sync(~0u, down, step, 16);
-      if (in >= step) up += above;
-      if (in + step < 16) down += below;
-    }
-    down = __shfl_down_sync(~0u, down, 1, 16);
-    if (lane >= 16) return;
-    decay_.gate[i] = gate, decay_.prefix[i] = up;
-    decay_.beta[i] = beta, decay_.vectors.suffix[i] = in == 15 ? 0 : down;
-    if (in == 15) decay_.total[warp] = up;
+                    at_ + kShared.q, kDeltaScoreBytes + w_.norm_bytes);
   }
 
   // Of K (0) or Q (1).  Squares are the diagonal of a warp's 16 rows times themselves.
@@ -183,70 +261,7 @@ class DeltaIntra {
     if (column != lane / 4 / 2 * 2) return;
 #pragma unroll
     for (int h = 0; h < 2; ++h)
-      decay_.norm[64 * which + row + 8 * h] = row + 8 * h < left_ ? factor[h] : 0.f;
-  }
-
-  __device__ void tables() {
-    const int lane = threadIdx.x % 32, in = lane % 16, warp = threadIdx.x / 32;
-    if (threadIdx.x < 64) {
-      const int i = threadIdx.x, b = i / 16;
-      const float norm = decay_.norm[i];
-      float earlier = 0, later = decay_.vectors.suffix[i];
-#pragma unroll
-      for (int other = 0; other < 4; ++other) {
-        const float total = decay_.total[other];
-        if (other < b) earlier += total;
-        if (other > b) decay_.before[other - 1][i] = norm * exp2_fast(later), later += total;
-      }
-      decay_.within[i] = exp2_fast(decay_.prefix[i]);
-      const float answer = norm * exp2_fast(earlier + decay_.prefix[i]);
-      const float suffix = norm * exp2_fast(later);
-      decay_.vectors.answer[i] = answer, decay_.vectors.suffix[i] = suffix;
-      const int zero = __any_sync(~0u, answer == 0 || suffix == 0);
-      if (i % 32 == 0) decay_.vectors.zero[i / 32] = zero;
-      if (i == 63) decay_.vectors.all = exp2_fast(earlier + decay_.total[3]);
-    }
-    const float norm = decay_.norm[16 * warp + in];
-    float sum = 0;
-#pragma unroll
-    for (int t = 0; t < 16; ++t) {
-      if (t > in) sum += decay_.gate[16 * warp + t];
-      if (t / 8 == lane / 16)
-        decay_.block[warp][DeltaDecay::at(t, in)] = t < in ? 0 : norm * exp2_fast(sum);
-    }
-  }
-
-  // x_ts times row[.] 2^D_ts |k_s|^-1, where s is at most t.
-  __device__ void weigh(float (&x)[kSums][4], const float (&row)[2]) const {
-    const int warp = threadIdx.x / 32, at = threadIdx.x % 32 / 4, pair = threadIdx.x % 4 * 2;
-    const float* in = decay_.within + 16 * warp + at;
-    const float within[2] = {row[0] * in[0], row[1] * in[8]};
-    const float* before = decay_.before[warp > 0 ? warp - 1 : 0] + pair;
-    const float* block = decay_.block[warp];
-    float2 own[2][2];
-#pragma unroll
-    for (int j = 0; j < 2; ++j)
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        own[j][h] =
-            *reinterpret_cast<const float2*>(block + DeltaDecay::at(at + 8 * h, 8 * j + pair));
-        own[j][h].x *= row[h], own[j][h].y *= row[h];
-      }
-      // No branches: a warp's place is no constant.
-#pragma unroll
-    for (int j = 0; j < kSums; ++j) {
-      const bool left = j / 2 < warp, here = j / 2 == warp;
-      float2 column{};
-      if (j < kSums - 2) column = *reinterpret_cast<const float2*>(before + 8 * j);
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const float2 diagonal = own[j % 2][h];
-        const float low = left ? within[h] * column.x : here ? diagonal.x : 0.f;
-        const float high = left ? within[h] * column.y : here ? diagonal.y : 0.f;
-        x[j][2 * h] = decayed(low, x[j][2 * h]);
-        x[j][2 * h + 1] = decayed(high, x[j][2 * h + 1]);
-      }
-    }
+      decay_->norm[64 * which + row + 8 * h] = row + 8 * h < left_ ? factor[h] : 0.f;
   }
 
   // M's blocks up to the diagonal; of a block there, what lies below the diagonal counts.
@@ -254,8 +269,8 @@ class DeltaIntra {
     const int warp = threadIdx.x / 32, pair = threadIdx.x % 4 * 2;
     const int first = 16 * warp + threadIdx.x % 32 / 4;
     float* to = m_ + first * kInverseStride + pair;
-    weigh(x, {decay_.beta[first] * decay_.norm[first],
-              decay_.beta[first + 8] * decay_.norm[first + 8]});
+    weigh(x, {decay_->beta[first] * decay_->norm[first],
+              decay_->beta[first + 8] * decay_->norm[first + 8]});
     // Blocks right of the diagonal are zeros that nothing reads.
 #pragma unroll
     for (int j = 0; j < kSums; ++j) {
@@ -264,7 +279,7 @@ class DeltaIntra {
     }
   }
   __device__ void weigh_scores(uint32_t (&p)[kChainTokens / 16][4], float (&y)[kSums][4]) const {
-    const float* norm = decay_.norm + 64 + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
+    const float* norm = decay_->norm + 64 + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
     weigh(y, {a_.scale * norm[0], a_.scale * norm[8]});
     pack_operand<Dtype>(reinterpret_cast<uint32_t(&)[1][kChainTokens / 16][4]>(p),
                         reinterpret_cast<float(&)[1][kSums][4]>(y));
@@ -272,10 +287,13 @@ class DeltaIntra {
 
   // T; then, once no warp reads M, the tile and the vectors in its place.
   __device__ void write_inverse() {
-    DeltaInverse<Dtype>(m_).write(decay_.beta, [] { __syncthreads(); });
-    const auto* from = reinterpret_cast<const float*>(&decay_.vectors);
+    DeltaInverse<Dtype>(m_).write(decay_->beta, [] { __syncthreads(); });
+    const auto* from = reinterpret_cast<const float*>(&decay_->vectors);
     for (int i = threadIdx.x; i < static_cast<int>(sizeof(DeltaVectors) / 4); i += 128)
       reinterpret_cast<float*>(base_ + kShared.m + kDeltaTile)[i] = from[i];
+    if (threadIdx.x < 64)
+      reinterpret_cast<float*>(base_ + kShared.m + kDeltaInverseBytes)[threadIdx.x] =
+          decay_->norm[threadIdx.x];
   }
 
   // A in the place of Q, which no warp reads any more.
@@ -285,10 +303,11 @@ class DeltaIntra {
 #pragma unroll
     for (int k = 0; k < kChainTokens / 16; ++k) sm90::store_matrices(TileT::pair(to, k), p[k]);
     if (i >= 64) return;
-    float sum = decay_.prefix[i];
-    for (int b = 0; b < i / 16; ++b) sum += decay_.total[b];
+    float sum = decay_->prefix[i];
+    for (int b = 0; b < i / 16; ++b) sum += decay_->total[b];
     reinterpret_cast<float*>(base_ + kShared.q + kDeltaTile)[i] =
-        a_.scale * decay_.norm[64 + i] * exp2_fast(sum);
+        a_.scale * decay_->norm[64 + i] * exp2_fast(sum);
+    reinterpret_cast<float*>(base_ + kShared.q + kDeltaScoreBytes)[i] = decay_->norm[64 + i];
   }
 
   __device__ void next_output(int j) {
@@ -312,14 +331,11 @@ class DeltaIntra {
   }
 
   const DeltaWork90& w_;
-  const Recur& a_;
   unsigned char* base_;
   uint32_t at_;
-  DeltaDecay& decay_;
   float* m_;
-  RunTokens run_;
-  int64_t slot_, first_;
-  int head_, left_, outputs_;
+  int64_t slot_;
+  int outputs_;
 };
 
 template <int Dtype, int D>
