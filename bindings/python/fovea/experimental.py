@@ -5211,6 +5211,8 @@ def gla_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, s
 
     Limits: d is at most 512.  Every valid call has a kernel on the host and one on CUDA.  Hopper's
     tensor cores take f16 and bf16 with d of 64 or 128, e a multiple of 64, no gate or a head gate.
+    Key gates are bf16 there.  Then k and v that are not finite reach rows of their chunk of 64
+    tokens behind a reset, and the state.
     Source: the chunk and recurrent forms of arXiv 2312.06635, 2307.08621 and 2405.21060.
 
     Example
@@ -5603,8 +5605,9 @@ def delta_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None,
     head.  At least one of o, state_out and snapshot is given.  low_a excludes beta and erase.
 
     Limits: d is at most 512.  Every valid call has a kernel on the host and one on CUDA.  Hopper's
-    tensor cores take bf16 with d of 64 or 128, e a multiple of 64, no gate or a head gate, no
-    erase.  Source: arXiv 2406.06484, 2412.06464, 2503.14456 and 2510.26692.
+    tensor cores take bf16 with d of 64 or 128, e a multiple of 64, any gate, low_a with gate_key,
+    no erase.  There a NaN of the state outlives the reset of a key gate within 64 tokens.
+    Source: arXiv 2406.06484, 2412.06464, 2503.14456 and 2510.26692.
 
     Example
       outputs = fovea.experimental.delta_forward(q, k, v, o=True, state_out=True, snapshot=True)
