@@ -101,7 +101,7 @@ TOKENS = (  # of a case's name, in the order in which a label says them
     (r"page(\d+)", "pages of {1}"),
     (r"f(\d{4,})", "{1} channels"),
     (r"taps(\d+)", "{1} taps"),
-    (r"retention|simplegla|gdn|kda|gla|delta|rwkv6|rwkv7|mamba2", "{0}"),
+    (r"fox|retention|simplegla|gdn|kda|gla|delta|rwkv6|rwkv7|mamba2", "{0}"),
     (r"on(\d+)", "on {1} heads of v"),
     (r"lengths", "lengths given"),
     (r"quantising", "with quantisation"),

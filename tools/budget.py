@@ -8,10 +8,11 @@
         names the ten slowest files where they do not
 
 CPU seconds, because other programs do not lengthen them as much as seconds of the clock.  They do by
-half, where two threads share a core, so the bars are seconds of a known machine: a small program is
-compiled here on every core, and what it takes beside REFERENCE is the factor of the bars.  An object
-that ccache had costs nothing and tells nothing: where there is one, the sums are not judged, and
-the output says so."""
+half, where two threads share a core, so the bars are seconds of a known machine: each minute of the
+build compiles a small program too.  What that takes on average beside REFERENCE is the factor of the
+bars.  It is measured within the build, because a core that other programs share for an hour may be
+idle right after it.  An object that ccache had costs nothing and tells nothing: where there is one,
+the sums are not judged, and the output says so."""
 
 import json
 import os
@@ -21,12 +22,15 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import time
 
 ALL = 2900  # 1,450 of 28 operations; 13 of the sparse wave, at most 400 a family
 TESTS = 300  # 200 of 28 operations; 60 now, with precompiled headers
 FILE = 25  # tuned instances are exempt: a file of theirs holds one width of one dtype
 CACHED = "cached"
 REFERENCE = 2.65  # CPU seconds of PROGRAM where the bars were measured
+SAMPLES = "reference.seconds"  # in the build folder: CPU seconds of PROGRAM, a line each
+EVERY = 60  # seconds from one of them to the next
 PROGRAM = """#include <regex>
 #include <string>
 #include <unordered_map>
@@ -37,16 +41,38 @@ int f(const char* x) {
 """
 
 
+def children():
+    """CPU seconds of the processes that this one has waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def sample():
+    """Compiles PROGRAM, if that was last done a while ago, and keeps what it took."""
+    kept = pathlib.Path(SAMPLES)
+    if kept.exists() and time.time() - kept.stat().st_mtime < EVERY:
+        return
+    kept.touch()
+    with tempfile.NamedTemporaryFile("w", suffix=".cpp") as source:
+        source.write(PROGRAM)
+        source.flush()
+        before = children()
+        command = ["c++", "-std=c++20", "-O2", "-c", source.name, "-o", os.devnull]
+        if subprocess.run(command).returncode == 0:
+            with kept.open("a") as to:
+                to.write(f"{children() - before:.2f}\n")
+
+
 def run(command):
-    """Runs a compilation; returns its exit status."""
+    """Runs a compilation in the build folder; returns its exit status."""
     kept = pathlib.Path(tempfile.gettempdir(), f"fovea_ccache_{os.getpid()}")
     status = subprocess.run(command, env={**os.environ, "CCACHE_STATSLOG": str(kept)}).returncode
     hit = kept.exists() and "cache_hit" in kept.read_text()
     kept.unlink(missing_ok=True)
     if status == 0 and "-o" in command and "-c" in command:
-        used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        seconds = CACHED if hit else f"{used.ru_utime + used.ru_stime:.2f}"
+        seconds = CACHED if hit else f"{children():.2f}"
         pathlib.Path(command[command.index("-o") + 1] + ".seconds").write_text(seconds + "\n")
+        sample()
     return status
 
 
@@ -67,22 +93,11 @@ def read(build, name):
     return text if text == CACHED else float(text)
 
 
-def factor():
-    """How many times longer than where the bars were measured a compilation takes here, at least 1."""
-    cores = os.cpu_count()
-    least = float("inf")
-    with tempfile.NamedTemporaryFile("w", suffix=".cpp") as source:
-        source.write(PROGRAM)
-        source.flush()
-        command = ["c++", "-std=c++20", "-O2", "-c", source.name, "-o", os.devnull]
-        for _ in range(3):
-            before = resource.getrusage(resource.RUSAGE_CHILDREN)
-            for job in [subprocess.Popen(command) for _ in range(cores)]:
-                job.wait()
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-            used = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
-            least = min(least, used / cores)
-    return max(1.0, least / REFERENCE)
+def factor(build):
+    """How many times longer than where the bars were measured the build's minutes took, at least 1."""
+    samples = [float(line) for line in (build / SAMPLES).read_text().split()] or [REFERENCE]
+    print(f"the small program: {len(samples)} times, {min(samples):.2f} to {max(samples):.2f} CPU s")
+    return max(1.0, sum(samples) / len(samples) / REFERENCE)
 
 
 def judge(build):
@@ -100,7 +115,7 @@ def judge(build):
     costs = {name: seconds for name, seconds in found.items() if seconds != CACHED}
     tests = sum(seconds for name, seconds in costs.items() if name.startswith("tests/"))
     total = sum(costs.values())
-    slow = factor()
+    slow = factor(build)
     all_most, tests_most, file_most = (round(bar * slow) for bar in (ALL, TESTS, FILE))
     print(f"{total:.0f} CPU s of {all_most} for {len(costs)} objects, tests {tests:.0f} of {tests_most}")
     print(f"bars times {slow:.2f}: how much slower this machine compiles than theirs")

@@ -24,7 +24,7 @@ SPILLED = {
     f"conv_gradient_sm90<ConvGradient90<ConvGradientConfig90{{{dtype}, {taps}}}> >": 8
     for dtype in (2, 3)
     for taps in ("128, 128, (ConvLines)0, 6, 3, 5",)
-} | {"gla_forward_sm90_kernel<GlaShape90<2, 128, true, 4, 4> >": 28}
+} | {"gla_forward_sm90_kernel<GlaShape90<2, 128, 1, 4, 4> >": 28}
 COLUMNS = "kernel registers spilled_bytes file_seconds".split()
 
 

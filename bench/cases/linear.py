@@ -9,7 +9,7 @@ import fovea
 import torch
 from torch.nn import functional
 
-from .base import DTYPES, Case, PeerFailed, gradient, size, unrecorded
+from .base import DTYPES, Case, PeerFailed, gradient, pairs, size, unrecorded
 
 
 def convolved(x, weight):
@@ -155,7 +155,7 @@ VERIFIED = 16  # tokens of a draft, at most
 @dataclasses.dataclass(frozen=True)
 class Recurrence(Case):
     """A form of linear attention: forward, or both directions with `backward`.  With n = 1 the
-    decode of b sequences on states in f32, in place; with few tokens the check of a draft, which
+    decode of b sequences on states in f32; with few tokens the check of a draft, which
     writes no state.  `values` heads of v on h of q and k, as many where it is 0."""
 
     form: str
@@ -252,11 +252,10 @@ class Recurrence(Case):
         ours = getattr(fovea.experimental, f"{form.op}_forward")
         state = None
         if self.n <= VERIFIED:
-            state = torch.zeros(self.b, self.heads, self.d, self.d, device=device)
-        mine = state.clone() if state is not None else None
-        states = {} if mine is None else {"state_in": mine}
-        if self.n == 1:
-            states["state_out"] = mine
+            state = self.draw(device, seed + 1)(self.b, self.heads, self.d, self.d, dtype=torch.float32)
+        states = {} if state is None else {"state_in": state}
+        if self.n == 1:  # beside it, or each call would start from the last one's state
+            states["state_out"] = torch.empty_like(state)
 
         def forward():
             out = ours(ctx, q, k, v, o=True, **given, **form.numbers, **states)
@@ -412,6 +411,53 @@ class HostRecurrence(Recurrence):
         return lambda: chunks(q, k, v, self.d**-0.5, **gates)
 
 
+@dataclasses.dataclass(frozen=True)
+class Forgetting(Case):
+    """FoX: causal attention whose scores lose the log forget gates between a key and a row.  Ours
+    is attention_forward with minus their running sum as a bias of keys, summed in the same call."""
+
+    b: int
+    h: int
+    n: int
+    d: int
+    causal = True
+    family = "attention"
+    peer = "fla"
+    limit = 2e-2  # the peer rounds weights and gates at other places
+
+    def words(self):
+        yield f"fox_d{self.d}"
+        yield "causal"
+        yield f"n{size(self.n)}"
+        yield None if self.b == 1 else f"b{self.b}"
+        yield None if self.h * self.d == 2048 else f"h{self.h}"
+
+    @property
+    def work(self):
+        return 4 * self.b * self.h * pairs(self.n, self.n, True) * self.d
+
+    @property
+    def bytes(self):
+        return self.b * self.h * self.n * (8 * self.d + 4)
+
+    def setup(self, ctx, device, seed):
+        normal = self.draw(device, seed)
+        q, k, v = (normal(self.b, self.n, self.h, self.d) for _ in "qkv")
+        gate = functional.logsigmoid(normal(self.b, self.n, self.h).float() + 4)
+        try:
+            peer = importlib.import_module("fla.ops.forgetting_attn").parallel_forgetting_attn
+        except ImportError as error:
+            raise PeerFailed(f"fla is not installed: {error}") from error
+
+        def own():
+            bias = -gate.mT.contiguous().cumsum(-1)[:, :, None]
+            out = fovea.attention_forward(ctx, q, k, v, causal=1, bias=bias)
+            return [out[0] if isinstance(out, tuple | list) else out]
+
+        own.workspace = 0
+        return own, unrecorded(lambda: peer(q, k, v, gate))
+
+
 def host():
     for backward in (False, True):
         yield Conv1d(1, 2048, 1024, dtype="f32", backward=backward)
@@ -445,5 +491,8 @@ def cuda():
     yield Recurrence("gdn", 1, 32768, h=2, values=8)
     yield Recurrence("kda", 8, 2048)
     yield Recurrence("rwkv7", 8, 4096, h=32, d=64)
+    for d in (64, 128):
+        yield Forgetting(1, 2048 // d, 16384, d)
+    yield Forgetting(3, 12, 4001, 128)
     for backward in (False, True):
         yield Recurrence("gdn", 3, 4001, h=6, values=12, backward=backward)

@@ -130,6 +130,7 @@ struct Recur {
   GateMap gate;
   Recurrence form;
   int32_t map_q, map_k, beta_map;
+  int32_t splits;  // as asked; 0: auto
   bool full, read_before, normalise, bonus_sigmoid, l2_norm;
 
   // Does anything of the call take the normaliser?  Without value columns o has no element.

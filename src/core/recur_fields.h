@@ -98,6 +98,8 @@ void check_gates(const char* op, const P& p, bool gated) {
 template <class P>
 void read_states_out(const char* op, const P& p, Recur& a) {
   check_some_output(op, p.o, "o", p.state_out, p.snapshot);
+  check_not_negative(op, "splits", p.splits);
+  a.splits = p.splits;
   check_heads(op, p.state_out, "state_out", 1, a), check_heads(op, p.snapshot, "snapshot", 1, a);
   a.state_out = {gradient_of<4>(p.state_out), p.state_out.dtype};
   a.snapshot = {gradient_of<4>(p.snapshot), p.snapshot.dtype};

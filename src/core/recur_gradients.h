@@ -8,22 +8,24 @@ namespace fovea {
 
 // Terms in f32, row = batch * s + position.  What sums over value columns has a plane for each
 // slice of them, and one for the normaliser.
+//   A kernel that goes by chunks has terms of k^ and of rows by output of a head: key_slices
+//   planes. It sums over d itself: then dk is whole, dbeta too, and row_dg is dg's sum.
 struct RecurTerms {
   int64_t slices;
-  float* dq;      // (slices, b s, heads_out, d): of q^, without the bonus
-  float* dk;      // (slices, b t, heads, d): of k^, without the bonus and without p = beta k^
-  float* dg;      // (slices, b s, heads, d): of the log of a row's decay
-  float* dp;      // (slices, b s, heads, d): of p; low_a's with low_rank
-  float* db;      // (slices, b s, heads, d): of low_b
-  float* dbeta;   // (slices, b s, heads): du . v
-  float* de;      // (slices, b s, heads_out): of scale q^ . (bonus . k^)
-  float* dv;      // (b t, heads, e), without skip
-  float* dgv;     // (b s, heads, e): of the log of a column's decay
-  float* q_norm;  // (b s, h, 2): 1 / |q|, and q^ . dq^
-  float* k_norm;  // (b s, g, 2)
-  // Of kernels that do not make the terms behind them; nullptr: sums of dg and of dk.
-  float* head_gate;  // (b s, heads): of the log of a head's decay
-  float* select;     // (select_slices, heads, b t)
+  int64_t key_slices;  // of dk, row_dg and dbeta; 0: slices
+  float* dq;           // (slices, b s, heads_out, d): of q^, without the bonus
+  float* dk;           // (slices, b t, heads, d): of k^, without the bonus and without p = beta k^
+  float* dg;           // (slices, b s, heads, d): of the log of a row's decay
+  float* dp;           // (slices, b s, heads, d): of p; low_a's with low_rank
+  float* db;           // (slices, b s, heads, d): of low_b
+  float* dbeta;        // (slices, b s, heads): du . v
+  float* de;           // (slices, b s, heads_out): of scale q^ . (bonus . k^)
+  float* row_dg;       // (key_slices, b s, heads)
+  float* dv;           // (b t, heads, e), without skip
+  float* dgv;          // (b s, heads, e): of the log of a column's decay
+  float* q_norm;       // (b s, h, 2): 1 / |q|, and q^ . dq^
+  float* k_norm;       // (b s, g, 2)
+  float* select;       // (select_slices, heads, b t), nullptr: sums of dk
   int64_t select_slices;
 };
 
@@ -135,7 +137,7 @@ struct RecurBackward {
   // Whether an output reads what find_norm finds: of k dbeta too, which is of beta k^.
   FOVEA_HD bool reads_norm(bool of_q) const {
     if (of_q) return static_cast<bool>(output(RecurGradient::q));
-    return output(RecurGradient::k) || output(RecurGradient::beta);
+    return output(RecurGradient::k) || (output(RecurGradient::beta) && !terms.key_slices);
   }
   // q^ . dq^ of a row of q, or the same of k: what the gradient of its norm takes.
   FOVEA_HD void find_norm(bool of_q, int64_t batch, int64_t at, int64_t head) const {
@@ -161,10 +163,16 @@ struct RecurBackward {
   static FOVEA_HD float times(float gradient, float slope) {
     return gradient == 0 || slope == 0 ? 0 : gradient * slope;
   }
-  FOVEA_HD float over_slices(const float* x, int64_t rows, int64_t i) const {
+  static FOVEA_HD float over(int64_t slices, const float* x, int64_t rows, int64_t i) {
     float sum = 0;
-    for (int64_t slice = 0; slice < terms.slices; ++slice) sum += x[slice * rows + i];
+    for (int64_t slice = 0; slice < slices; ++slice) sum += x[slice * rows + i];
     return sum;
+  }
+  FOVEA_HD float over_slices(const float* x, int64_t rows, int64_t i) const {
+    return over(terms.slices, x, rows, i);
+  }
+  FOVEA_HD float over_key_slices(const float* x, int64_t rows, int64_t i) const {
+    return over(terms.key_slices ? terms.key_slices : terms.slices, x, rows, i);
   }
   // Of an array (slices, b s, heads, d).
   FOVEA_HD float plane(const float* x, int64_t batch, int64_t at, int64_t head, int64_t c) const {
@@ -176,7 +184,10 @@ struct RecurBackward {
     return plane(terms.dg, batch, at, head, c);
   }
   FOVEA_HD float row_decay(int64_t batch, int64_t at, int64_t head) const {
-    if (terms.head_gate) return terms.head_gate[(batch * forward.s + at) * forward.heads + head];
+    const Recur& a = forward;
+    if (terms.row_dg)
+      return over_key_slices(terms.row_dg, a.b * a.s * a.heads,
+                             (batch * a.s + at) * a.heads + head);
     float sum = 0;
     for (int64_t c = 0; c < forward.d; ++c) sum += decay(batch, at, head, c);
     return sum;
@@ -228,9 +239,9 @@ struct RecurBackward {
   // The gradient of k^ of a state head.
   FOVEA_HD float state_key_hat(int64_t batch, int64_t at, int64_t head, int64_t c) const {
     const Recur& a = forward;
-    float sum = over_slices(terms.dk, a.b * a.t * a.heads * a.d,
-                            ((batch * a.t + at) * a.heads + head) * a.d + c);
-    if (a.form == Recurrence::corrected && !a.erase)
+    float sum = over_key_slices(terms.dk, a.b * a.t * a.heads * a.d,
+                                ((batch * a.t + at) * a.heads + head) * a.d + c);
+    if (a.form == Recurrence::corrected && !a.erase && terms.dp)
       sum += a.beta_at(batch, at, head).value * plane(terms.dp, batch, at, head, c);
     for (int64_t j = head * a.outputs(); a.bonus && j < (head + 1) * a.outputs(); ++j)
       sum += bonus_term(batch, at, j) * *a.bonus.at(head, c) *
@@ -283,8 +294,8 @@ struct RecurBackward {
   FOVEA_HD float of_rate(int64_t batch, int64_t at, int64_t head) const {
     const Recur& a = forward;
     float sum = 0, rows = 0;
-    if (terms.head_gate) rows = row_decay(batch, at, head);
-    for (int64_t c = 0; !terms.head_gate && a.row_gates() && c < a.d; ++c) {
+    if (terms.row_dg) rows = row_decay(batch, at, head);
+    for (int64_t c = 0; a.row_gates() && !terms.row_dg && c < a.d; ++c) {
       const float dg = decay(batch, at, head, c);
       rows += dg;
       if (a.gate_key) sum += times(dg, a.key_gate(batch, at, head, c).by_rate);
@@ -296,8 +307,9 @@ struct RecurBackward {
   }
   FOVEA_HD float of_beta(int64_t batch, int64_t at, int64_t head) const {
     const Recur& a = forward;
-    float sum = over_slices(terms.dbeta, a.b * a.s * a.heads, (batch * a.s + at) * a.heads + head);
-    for (int64_t c = 0; !a.erase && c < a.d; ++c)
+    float sum =
+        over_key_slices(terms.dbeta, a.b * a.s * a.heads, (batch * a.s + at) * a.heads + head);
+    for (int64_t c = 0; !a.erase && terms.dp && c < a.d; ++c)
       sum += plane(terms.dp, batch, at, head, c) * mapped_key(batch, at, head, c);
     return times(sum, a.beta_at(batch, at, head).slope);
   }

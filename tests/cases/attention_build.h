@@ -474,7 +474,9 @@ class AttentionBuild {
     const bool broadcast = c_.bias == Bias::broadcast;
     for (int64_t i = 3, pitch = 1; i >= 0; --i) {
       x.shape[i] = shape[i];
-      x.stride[i] = broadcast && (i == 0 || i == 1 + static_cast<int64_t>(seed_ % 2)) ? 0 : pitch;
+      const bool same = broadcast ? i == 0 || i == 1 + static_cast<int64_t>(seed_ % 2)
+                                  : c_.bias == Bias::by_key && i == 2;
+      x.stride[i] = same ? 0 : pitch;
       if (x.stride[i]) pitch = pitch * shape[i] + (i == 3 && c_.lay == Lay::odd);
     }
     const size_t field = call_.add_strided("bias", p_.bias, Role::in, x);

@@ -18,8 +18,10 @@ enum class Span { full, causal, left, left_sink, band, chunk, head_window, chunk
 constexpr const char* kSpanNames[] = {"full", "causal", "window",      "window_sink",
                                       "band", "chunk",  "head_window", "chunk_sink"};
 
-enum class Bias { none, full, broadcast, minus_inf, bf16 };
-constexpr const char* kBiasNames[] = {"", "bias", "bias_broadcast", "bias_minus_inf", "bias_bf16"};
+// by_key: the same for all rows of a head.
+enum class Bias { none, full, broadcast, minus_inf, bf16, by_key };
+constexpr const char* kBiasNames[] = {"",          "bias",       "bias_broadcast", "bias_minus_inf",
+                                      "bias_bf16", "bias_by_key"};
 
 // Where the tokens are.  `paged` goes with a page size.
 enum class Where { batched, lengths, varlen, varlen_queries, key_first, cache_row, paged };

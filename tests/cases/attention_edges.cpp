@@ -267,6 +267,7 @@ class Edges {
           }
         many(c, hopper);
         spans(c, hopper);
+        if (w.d == 64 || w.d == 128) keyed(c, hopper, name);
         // The copy engine has no stride of 0.
         AttentionCase portable = c;
         portable.b = 2, portable.shared = Shared::broadcast;
@@ -304,6 +305,22 @@ class Edges {
         decode.softcap = decode.alibi = true;
         cases.push_back(forward_case(decode, name + "rich"));
       }
+  }
+
+  // A bias of keys alone: rows of keys at odd and even addresses, packed, with first keys.
+  void keyed(AttentionCase c, const std::string& hopper, const std::string& portable) {
+    c.splits = 1, c.bias = Bias::by_key;
+    for (Where where : {Where::batched, Where::lengths, Where::varlen, Where::key_first})
+      for (int64_t t : {257, 384}) {
+        AttentionCase x = c;
+        x.b = 3, x.t = t, x.where = where, x.span = t == 384 ? Span::full : Span::causal;
+        x.sink_logit = t == 384;
+        cases.push_back(forward_case(x, hopper + ".keyed"));
+      }
+    c.softcap = true;
+    cases.push_back(forward_case(c, portable + "rich"));
+    c.softcap = false, c.bias = Bias::full;
+    cases.push_back(forward_case(c, portable + "rich"));
   }
 
   // Rows that see other intervals of keys than those of one window.

@@ -319,6 +319,15 @@ const std::vector<std::string> kForms = {"",
                                          "low_a low_b",
                                          "low_a low_b l2_norm=1"};
 
+// Sequences in parts, of which short ones have fewer.
+const std::vector<std::string> kParts = {
+    "e=64 b=2 s=330 h=2 g=2 x=2 state_in state_out splits=3",
+    "e=128 start seqs=4 s=700 h=4 g=2 x=2 state_in state_row shared=1 splits=4",
+    "e=64 b=1 s=450 h=2 g=2 x=2 state_in state_out snapshot snapshot_row snapshot_every=64 "
+    "splits=100",
+    "e=64 b=3 s=260 len output_from h=2 g=2 x=4 state_in state_row state_out splits=2",
+    "e=64 b=1 s=64 h=1 g=1 x=1 state_in state_out splits=4"};
+
 // Chunks of 64 tokens on Hopper.
 void chains(std::vector<harness::Case>& cases) {
   const std::string op = "x_delta_forward";
@@ -355,6 +364,108 @@ void chains(std::vector<harness::Case>& cases) {
         add(words + shapes[i] + " " + forms[(i + turn) % forms.size()], kernel);
     add(words + "e=64 b=3 s=70 h=1 g=1 x=1 nan=2 state_in state_out gate_head gates=2 beta",
         kernel);
+    add(words +
+            "e=64 b=3 s=270 h=1 g=1 x=1 nan=2 state_in state_out gate_head gates=2 beta splits=4",
+        kernel);
+    for (size_t i = 0; i < kParts.size(); ++i)
+      for (size_t turn : {0, 1, 4})
+        add(words + kParts[i] + " " + forms[(i + turn) % forms.size()], kernel);
+  }
+}
+
+// The same under key gates.
+void key_chains(std::vector<harness::Case>& cases) {
+  const std::string op = "x_delta_forward";
+  const auto add = [&](const std::string& words, const std::string& kernel) {
+    const auto draw = [words](uint64_t seed) { return forward(words, seed); };
+    cases.push_back({op, name_of_words(words, "kernel"), draw, kernel, "", false});
+  };
+  const std::vector<std::string> shapes = {
+      "e=64 b=2 s=150 h=2 g=2 x=2 state_in state_out",
+      "e=128 start seqs=5 s=200 h=2 g=2 x=2 state_in state_row state_out",
+      "e=64 b=3 s=100 len output_from h=2 g=2 x=4 state_in shared=1 state_row",
+      "e=128 b=1 s=330 h=2 g=1 x=4 snapshot snapshot_row snapshot_every=64 state_out "
+      "state_out:bf16 o:f32",
+      "e=64 b=2 s=65 h=4 g=4 x=2 state_in state_in:bf16 state_out state_out_row scale=0.3",
+      "e=64 b=2 s=140 h=1 g=1 x=1 state_in state_row shared=2 state_out_row snapshot_row "
+      "snapshot_every=64",
+      "e=64 start seqs=5 s=90 h=2 g=2 x=2 nan=1 state_out",
+      "e=192 b=5 s=71 h=1 g=1 x=2 head_first state_out"};
+  const std::vector<std::string> forms = {
+      "beta gate_key gates=1",
+      "beta beta_map=1 l2_norm=1 keys=1 gate_key",
+      "beta gate_key gates=2",
+      "beta beta:f32 beta_map=2 l2_norm=1 gate_key gate_key:f32 gate_map=1 gate_rate gate_bias",
+      "beta wide=1 l2_norm=1 gate_key gate_map=2 gate_bound=5 gate_rate",
+      "gate_key:f32 gate_key gates=3",
+      "beta l2_norm=1 gate_head gate_key gate_map=3 gate_tau=16",
+      "beta gate_key constant=1",
+      "l2_norm=1 gate_key gate_key:f32 gate_map=4 gate_bias",
+      "beta gate_key gates=3 gate_bound=9"};
+  const std::vector<std::string> low = {
+      "low_a low_b gate_key gates=1",
+      "low_a low_b gate_key gate_map=2 gate_bound=0.6065307 gate_bias",
+      "low_a low_b l2_norm=1 gate_key",
+      "low_a low_b gate_key gates=2",
+      "low_a low_b gate_head gate_key:f32 gate_key gates=3",
+      "low_a low_b l2_norm=1 gate_key:f32 gate_key gate_map=1 gate_rate gate_bias",
+      "low_a low_b gate_key gates=3 gate_bound=9"};
+  for (const char* d : {"64", "128"}) {
+    const std::string words = std::string("o q:bf16 d=") + d + " ";
+    const std::string kernel = std::string("sm90.key.bf16.d") + d;
+    for (size_t i = 0; i < shapes.size(); ++i)
+      for (size_t turn : {0, 3, 7})
+        add(words + shapes[i] + " " + forms[(i + turn) % forms.size()], kernel);
+    add(words + "e=64 b=3 s=70 h=1 g=1 x=1 nan=2 state_in state_out gate_key gates=2 beta", kernel);
+    for (size_t i = 0; i < shapes.size(); ++i)
+      for (size_t turn : {0, 3})
+        add(words + shapes[i] + " " + low[(i + turn) % low.size()],
+            std::string("sm90.low.bf16.d") + d);
+    for (size_t i = 0; i < kParts.size(); ++i) {
+      add(words + kParts[i] + " " + forms[i], kernel);
+      add(words + kParts[i] + " " + low[i], std::string("sm90.low.bf16.d") + d);
+    }
+  }
+}
+
+// The same, of gradients.
+void backward_chains(std::vector<harness::Case>& cases) {
+  const std::string op = "x_delta_backward";
+  const auto add = [&](const std::string& words, const std::string& kernel) {
+    const auto draw = [words](uint64_t seed) { return backward(words, seed); };
+    cases.push_back({op, name_of_words(words, "kernel"), draw, kernel, "", false});
+  };
+  const std::vector<std::string> shapes = {
+      "e=64 b=2 s=150 h=2 g=2 x=2 state_in dstate_out all=1",
+      "e=128 start seqs=5 s=200 h=4 g=2 x=2 state_in state_row dstate_out all=1",
+      "e=64 b=3 s=100 len output_from h=2 g=2 x=4 state_in state_row all=1",
+      "e=128 b=1 s=330 h=4 g=1 x=2 dstate_out all=1 sums=1",
+      "e=64 b=2 s=65 h=4 g=4 x=2 state_in state_in:bf16 scale=0.3 dstate_out all=1 sums=3",
+      "e=64 b=2 s=134 h=2 g=1 x=1 state_in state_row output_from all=1 sums=2",
+      "e=64 start seqs=5 s=90 nan=1 dq dk dv dstate_in",
+      "e=128 b=1 s=256 h=1 g=1 x=1 dstate_out all=1",
+      "e=192 b=5 s=71 h=1 g=1 x=2 head_first dstate_out all=1"};
+  const std::vector<std::string> forms = {
+      "beta gate_head gates=1",
+      "beta beta_map=1 l2_norm=1 keys=1",
+      "beta gate_head gates=2",
+      "beta beta:f32 beta_map=2 l2_norm=1 gate_head gate_head:f32 gate_map=1 "
+      "gate_rate gate_bias",
+      "beta wide=1 l2_norm=1",
+      "gate_head gates=3",
+      "beta l2_norm=1 gate_head gate_map=3 gate_tau=16",
+      "beta gate_head constant=1"};
+  for (const char* d : {"64", "128"}) {
+    const std::string words = std::string("q:bf16 d=") + d + " ";
+    const std::string kernel = std::string("sm90.bf16.d") + d;
+    for (size_t i = 0; i < shapes.size(); ++i)
+      for (size_t turn : {0, 3})
+        add(words + shapes[i] + " " + forms[(i + turn) % forms.size()], kernel);
+    add(words + "e=64 b=3 s=70 h=1 g=1 x=1 nan=2 state_in dstate_out gate_head gates=2 beta all=1",
+        kernel);
+    for (const char* alone : {"dq", "dk", "dv", "dstate_in", "beta dbeta", "gate_head dgate_head",
+                              "gate_head gate_map=1 gate_rate dgate_rate"})
+      add(words + "e=64 b=2 s=70 h=2 g=2 x=2 state_in dstate_out " + alone, kernel);
   }
 }
 
@@ -446,7 +557,7 @@ std::vector<harness::Case> forwards() {
   cases.add("q:bf16 b=2 s=3 h=1 g=1 x=2 d=8 e=4 o state_in state_row low_a low_b gate_key", "small",
             true);
   std::vector<harness::Case> all = cases.cases();
-  chains(all);
+  chains(all), key_chains(all);
   return all;
 }
 
@@ -504,7 +615,9 @@ std::vector<harness::Case> backwards() {
       "q:bf16 b=2 s=3 h=1 g=1 x=2 d=8 e=4 low_a low_b gate_key dq dk dv dgate_key dlow_a "
       "dlow_b",
       "small", true);
-  return cases.cases();
+  std::vector<harness::Case> all_cases = cases.cases();
+  backward_chains(all_cases);
+  return all_cases;
 }
 
 const Family kForward("x_delta_forward", forwards);

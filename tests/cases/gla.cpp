@@ -386,6 +386,13 @@ void chains(GlaCases& cases) {
       "snapshot_every=64",
       "start seqs=5 s=90 nan=1 state_out",
       "b=5 s=71 head_first state_out"};
+  const Words parts = {
+      "e=64 b=2 s=330 h=2 g=2 x=2 state_in state_out splits=3",
+      "e=128 start seqs=4 s=700 h=4 g=2 x=2 state_in state_row shared=1 splits=4",
+      "e=64 b=1 s=450 h=2 g=2 x=2 state_in state_out snapshot snapshot_row snapshot_every=64 "
+      "splits=100",
+      "e=64 b=3 s=260 len output_from h=2 g=2 x=4 state_in state_row state_out splits=2",
+      "e=64 b=1 s=64 h=1 g=1 x=1 state_in state_out splits=4"};
   const Words gates = {"gate_head hard=1",
                        "gate_head gate_head:f32 const=1",
                        "gate_head gate_map=1 gate_rate gate_bias select select:f32",
@@ -406,6 +413,51 @@ void chains(GlaCases& cases) {
       cases.kernel(words + "e=64 b=2 s=70 hard=2 reset=1 state_in state_out gate_head",
                    kernel + ".head");
       cases.kernel(words + "e=64 b=2 s=70 h=8 g=2 x=2 state_in", kernel + ".plain");
+      // Parts of sequences, of which short ones have fewer.
+      for (size_t i = 0; i < parts.size(); ++i) {
+        cases.kernel(words + parts[i], kernel + ".plain");
+        cases.kernel(words + parts[i] + " " + gates[i], kernel + ".head");
+      }
+      cases.kernel(words + "e=64 b=2 s=270 hard=2 reset=1 state_in state_out gate_head splits=4",
+                   kernel + ".head");
+    }
+}
+
+// The same with key gates, in bf16.
+void keyed_chains(GlaCases& cases) {
+  const Words calls = {
+      "b=2 s=150 h=2 g=2 x=2 state_in state_out gate_key hard=1",
+      "b=2 s=150 h=2 g=2 x=2 state_in state_out gate_key hard=1 read_before=1 bonus",
+      "start seqs=5 s=200 h=4 g=2 x=2 e=128 state_in state_row state_out skip gate_key "
+      "gate_key:f32",
+      "b=3 s=100 len output_from h=2 g=2 x=4 state_in shared=1 state_row gate_key gate_map=3 "
+      "gate_tau=16",
+      "b=1 s=330 h=4 g=1 x=2 snapshot snapshot_row snapshot_every=64 state_out state_out:bf16 "
+      "o:f32 "
+      "gate_key gate_map=1 gate_rate gate_bias",
+      "b=2 s=65 h=4 g=4 x=2 state_in state_in:bf16 turned=1 state_out state_out_row scale=0.3 "
+      "gate_key gate_map=4 gate_bias read_before=1 bonus",
+      "b=2 s=140 h=2 g=1 x=1 state_in state_row shared=2 state_out_row snapshot_row "
+      "snapshot_every=64 gate_key gate_map=2 gate_bound=1",
+      "start seqs=5 s=90 nan=1 state_out gate_key",
+      "start seqs=5 s=90 nan=1 state_out gate_key read_before=1",
+      "b=5 s=71 head_first state_out gate_key hard=2",
+      "b=1 s=200 h=8 g=2 x=2 state_in state_out gate_key hard=3 bonus bonus_sigmoid=1",
+      "b=2 s=129 gate_key hard=4 read_before=1 bonus o:f32", "b=2 s=129 gate_key hard=4 o:f32",
+      "b=2 s=190 gate_key gate_key:f32 const=1 state_in state_out",
+      "b=2 s=70 hard=2 reset=1 state_in state_out gate_key",
+      "b=1 s=256 gate_key gate_map=4 gate_bound=3 gate_bias hard=1 read_before=1 state_in "
+      "state_out",
+      "b=1 s=100 gaps gate_key gate_key:f32 state_out",
+      "b=2 s=130 state_in state_out gate_key read_before=1 skip bonus output_from",
+      // More chunks than blocks.
+      "b=2 s=130 h=144 g=72 x=72 state_out gate_key gate_map=3",
+      "start seqs=5 s=300 h=60 g=60 x=60 state_out gate_key read_before=1 bonus"};
+  for (const char* d : {"64", "128"})
+    for (const std::string& call : calls) {
+      const bool wide = call.find("e=128") != std::string::npos;
+      cases.kernel(std::string("o q:bf16 d=") + d + (wide ? " " : " e=64 ") + call,
+                   std::string("sm90.bf16.d") + d + ".key");
     }
 }
 
@@ -542,6 +594,7 @@ std::vector<harness::Case> forwards() {
               "chunks", 29);
   // What a server does, for layers of known models.
   chains(cases);
+  keyed_chains(cases);
   const std::string retention = "q:bf16 h=4 g=4 x=4 d=64 e=64 gate_head gate_head:f32 const=1 ";
   const std::string mamba =
       "q:bf16 h=1 g=1 x=4 d=64 e=32 gate_head gate_map=1 gate_rate gate_bias select select:f32 "

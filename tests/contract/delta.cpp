@@ -27,6 +27,12 @@ std::string heads(int64_t h, int64_t g, int64_t x) {
          " heads_out=" + std::to_string(std::max({h, g, x}));
 }
 
+TEST(ContractDelta, Splits) {
+  Call call({"x_delta_forward", "", "o state_out", ""});
+  for (const int64_t splits : {0, 1, 3, 1 << 30}) accepts(with(call.params, "splits", splits));
+  refuses(with(call.params, "splits", -1), "splits");
+}
+
 TEST(ContractDelta, Heads) {
   const auto refused = [](int64_t h, int64_t g, int64_t x, const char* field) {
     each_call("", heads(h, g, x), [&](const char*, const Params& p) { refuses(p, field); });

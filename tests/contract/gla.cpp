@@ -30,6 +30,12 @@ void each_call(const char* given, const char* settings, Test test) {
   }
 }
 
+TEST(ContractGla, Splits) {
+  Call call({"x_gla_forward", "", "o state_out", "t=3"});
+  for (const int64_t splits : {0, 1, 3, 1 << 30}) accepts(with(call.params, "splits", splits));
+  refuses(with(call.params, "splits", -1), "splits");
+}
+
 TEST(ContractGla, Heads) {
   for (const char* op : kOps) {
     SCOPED_TRACE(op);

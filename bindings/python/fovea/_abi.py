@@ -1925,7 +1925,7 @@ class XGlaForwardParams(C.Structure):
         ("read_before", C.c_int32),
         ("normalise", C.c_int32),
         ("bonus_sigmoid", C.c_int32),
-        ("reserved", C.c_int32),
+        ("splits", C.c_int32),
     ]
 
 
@@ -2016,7 +2016,7 @@ class XDeltaForwardParams(C.Structure):
         ("gate_map", C.c_int32),
         ("beta_map", C.c_int32),
         ("l2_norm", C.c_int32),
-        ("reserved", C.c_int32),
+        ("splits", C.c_int32),
     ]
 
 

@@ -5182,7 +5182,7 @@ def gla_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, s
                 output_from=None, snapshot_row=None, key_start=None, key_len=None, slots_out=None,
                 snapshots=None, token_max=0, snapshot_every=0, scale=0.0, eps=0.0, gate_bound=0.0,
                 gate_tau=0.0, gate_map=0, map_q=0, map_k=0, full=0, read_before=0, normalise=0,
-                bonus_sigmoid=0):
+                bonus_sigmoid=0, splits=0):
     """Gated linear attention: a matrix H (d, e) for each sequence and head, to which every token adds
     one outer product.  For token t, rows q_t, k_t, v_t:
 
@@ -5211,6 +5211,8 @@ def gla_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, s
 
     Limits: d is at most 512.  Every valid call has a kernel on the host and one on CUDA.  Hopper's
     tensor cores take f16 and bf16 with d of 64 or 128, e a multiple of 64, no gate or a head gate.
+    Key gates are bf16 there.  Then k and v that are not finite reach rows of their chunk of 64
+    tokens behind a reset, and the state.
     Source: the chunk and recurrent forms of arXiv 2312.06635, 2307.08621 and 2405.21060.
 
     Example
@@ -5269,6 +5271,8 @@ def gla_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, s
       read_before: 1: y_t reads the state before its token
       normalise: 1: y_t is divided by scale q^ . z_t + eps
       bonus_sigmoid: act: 0 none, 1 sigmoid of each column
+      splits: parts that a sequence is walked in at once; 0: chosen from shapes, 1: bits do not
+          depend on cuts
     """
     if ctx_or_q.__class__ is Context and ctx is None:
         call = Call(ctx_or_q, _x_gla_forward)
@@ -5362,6 +5366,8 @@ def gla_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, s
         call.scalar("i", 2556, normalise, "normalise")
     if bonus_sigmoid:
         call.scalar("i", 2560, bonus_sigmoid, "bonus_sigmoid")
+    if splits:
+        call.scalar("i", 2564, splits, "splits")
     return call.run(o, state_out, z_out, snapshot, z_snapshot)
 
 
@@ -5583,7 +5589,7 @@ def delta_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None,
                   gate_rate=None, gate_bias=None, low_a=None, low_b=None, state_in=None, start=None,
                   len=None, state_row=None, state_out_row=None, output_from=None, snapshot_row=None,
                   slots_out=None, snapshots=None, token_max=0, snapshot_every=0, scale=0.0, eps=0.0,
-                  gate_bound=0.0, gate_tau=0.0, gate_map=0, beta_map=0, l2_norm=0):
+                  gate_bound=0.0, gate_tau=0.0, gate_map=0, beta_map=0, l2_norm=0, splits=0):
     """The delta rule: each token corrects what the state answers to its key.  For token t, with decays
     and heads as in x_gla_forward and q^, k^ = q_t, k_t, divided by their norms with l2_norm:
 
@@ -5599,8 +5605,9 @@ def delta_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None,
     head.  At least one of o, state_out and snapshot is given.  low_a excludes beta and erase.
 
     Limits: d is at most 512.  Every valid call has a kernel on the host and one on CUDA.  Hopper's
-    tensor cores take bf16 with d of 64 or 128, e a multiple of 64, no gate or a head gate, no
-    erase.  Source: arXiv 2406.06484, 2412.06464, 2503.14456 and 2510.26692.
+    tensor cores take bf16 with d of 64 or 128, e a multiple of 64, any gate, low_a with gate_key,
+    no erase.  There a NaN of the state outlives the reset of a key gate within 64 tokens.
+    Source: arXiv 2406.06484, 2412.06464, 2503.14456 and 2510.26692.
 
     Example
       outputs = fovea.experimental.delta_forward(q, k, v, o=True, state_out=True, snapshot=True)
@@ -5649,6 +5656,8 @@ def delta_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None,
       gate_map: "log", "softplus", "bounded", "log_sigmoid", "exp"
       beta_map: "none", "sigmoid", "two_sigmoid"
       l2_norm: 1: q and k are divided by their norms
+      splits: parts that a sequence is walked in at once; 0: chosen from shapes, 1: bits do not
+          depend on cuts
     """
     if ctx_or_q.__class__ is Context and ctx is None:
         call = Call(ctx_or_q, _x_delta_forward)
@@ -5720,6 +5729,8 @@ def delta_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None,
         call.enum(2060, beta_map, "beta_map", BetaMap)
     if l2_norm:
         call.scalar("i", 2064, l2_norm, "l2_norm")
+    if splits:
+        call.scalar("i", 2068, splits, "splits")
     return call.run(o, state_out, snapshot)
 
 

@@ -2278,6 +2278,7 @@ class _gla_forward(TypedDict, total=False):
     read_before: Int
     normalise: Int
     bonus_sigmoid: Int
+    splits: Int
 
 @overload
 def gla_forward(ctx: Context | None, q: Array, k: Array, v: Array, *, o: None = ...,
@@ -2385,6 +2386,7 @@ class _delta_forward(TypedDict, total=False):
     gate_map: Literal["log", "softplus", "bounded", "log_sigmoid", "exp"] | GateMap | Int
     beta_map: Literal["none", "sigmoid", "two_sigmoid"] | BetaMap | Int
     l2_norm: Int
+    splits: Int
 
 @overload
 def delta_forward(ctx: Context | None, q: Array, k: Array, v: Array, *, o: None = ...,

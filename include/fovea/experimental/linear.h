@@ -43,6 +43,10 @@
  *
  *  So a draft that is verified and committed is plain decode, bit for bit.
  *
+ *  Few long sequences leave most of a GPU idle.  x_gla and x_delta then walk parts of a sequence at
+ *  once, from states that a first walk over the parts finds.  splits says how many.  With 1 the
+ *  table holds, and with 0 for sequences below 4096 tokens.  Kernels without parts ignore it.
+ *
  *  Extents of its own:
  *    slots = 2: rows of state_in, r without state_row
  *    slots_out = 2: rows of state_out, r without state_row and state_out_row
@@ -202,6 +206,8 @@ typedef enum fovea_x_beta_map {
  *
  *  Limits: d is at most 512.  Every valid call has a kernel on the host and one on CUDA.  Hopper's
  *  tensor cores take f16 and bf16 with d of 64 or 128, e a multiple of 64, no gate or a head gate.
+ *  Key gates are bf16 there.  Then k and v that are not finite reach rows of their chunk of 64
+ *  tokens behind a reset, and the state.
  *  Source: the chunk and recurrent forms of arXiv 2312.06635, 2307.08621 and 2405.21060. */
 typedef struct fovea_x_gla_forward_params {
   size_t struct_size;      /**< sizeof(fovea_x_gla_forward_params) */
@@ -251,7 +257,8 @@ typedef struct fovea_x_gla_forward_params {
   int32_t read_before;        /**< 1: y_t reads the state before its token */
   int32_t normalise;          /**< 1: y_t is divided by scale q^ . z_t + eps */
   int32_t bonus_sigmoid;      /**< act: 0 none, 1 sigmoid of each column */
-  int32_t reserved;           /**< 0 */
+  int32_t splits;             /**< parts that a sequence is walked in at once; 0: chosen from
+                                   shapes, 1: bits do not depend on cuts */
 } fovea_x_gla_forward_params;
 
 FOVEA_API fovea_status fovea_x_gla_forward_workspace(fovea_context* ctx,
@@ -350,8 +357,9 @@ FOVEA_API fovea_status fovea_x_gla_backward(fovea_context* ctx,
  *  head.  At least one of o, state_out and snapshot is given.  low_a excludes beta and erase.
  *
  *  Limits: d is at most 512.  Every valid call has a kernel on the host and one on CUDA.  Hopper's
- *  tensor cores take bf16 with d of 64 or 128, e a multiple of 64, no gate or a head gate, no
- *  erase.  Source: arXiv 2406.06484, 2412.06464, 2503.14456 and 2510.26692. */
+ *  tensor cores take bf16 with d of 64 or 128, e a multiple of 64, any gate, low_a with gate_key,
+ *  no erase.  There a NaN of the state outlives the reset of a key gate within 64 tokens.
+ *  Source: arXiv 2406.06484, 2412.06464, 2503.14456 and 2510.26692. */
 typedef struct fovea_x_delta_forward_params {
   size_t struct_size;         /**< sizeof(fovea_x_delta_forward_params) */
   fovea_tensor q;             /**< [in] (b, s, h, d) f32 f16 bf16 */
@@ -390,7 +398,8 @@ typedef struct fovea_x_delta_forward_params {
   int32_t gate_map;           /**< fovea_x_gate_map */
   int32_t beta_map;           /**< fovea_x_beta_map */
   int32_t l2_norm;            /**< 1: q and k are divided by their norms */
-  int32_t reserved;           /**< 0 */
+  int32_t splits;             /**< parts that a sequence is walked in at once; 0: chosen from
+                                   shapes, 1: bits do not depend on cuts */
 } fovea_x_delta_forward_params;
 
 FOVEA_API fovea_status fovea_x_delta_forward_workspace(fovea_context* ctx,

@@ -108,6 +108,8 @@ class TileConsumer90 {
   static_assert(!kSkips || (BN == 128 && Shape::Stages >= 4));  // two tiles of 64 keys; GroupVote
   // Some tiles are keys gathered one by one.  The steps hide what rows do not see.
   static constexpr bool kGathers = requires { Source::Steps::gathers; };
+  // The score adds numbers of keys, which are read under the product.
+  static constexpr bool kKeyed = std::same_as<Score, KeyScore>;
 
  public:
   // A separate object: an object stays in memory until the loops over its arrays are unrolled.
@@ -115,6 +117,7 @@ class TileConsumer90 {
     float x[1][BN / 8][4], o[1][E / 8][4], alpha[1][2];
     uint32_t q[kQInRegisters ? D / 16 : 1][4];
     uint32_t p[1][BN / 16][4], absent[kPaged ? BN / 32 : 1];
+    float2 bias[kKeyed ? BN / 8 : 1];
   };
 
   __device__ __forceinline__ TileConsumer90(const Attend& a, const Epilogue& epilogue, int group,
@@ -130,7 +133,8 @@ class TileConsumer90 {
         alpha(f.alpha),
         q(f.q),
         p(f.p),
-        absent(f.absent) {
+        absent(f.absent),
+        bias(f.bias) {
 #pragma unroll
     for (uint32_t& word : absent) word = 0;
   }
@@ -226,6 +230,7 @@ class TileConsumer90 {
     for (int k = 0; k < D / 16; ++k) load_matrices(q[k], TileQ::pair(from, k));
   }
 
+  // Of tile item.n, whose stage is k.
   __device__ __forceinline__ void issue_scores(const Item& item, KeyState k) {
     shared.key_pipe().wait(k);
     sm90::fence();
@@ -235,6 +240,7 @@ class TileConsumer90 {
     else
       sm90::product_rows<Dtype, D, TileQ, TileK>(x[0], sm90::descriptor(item.q_rows), keys);
     sm90::commit();
+    if constexpr (kKeyed) item.score.load(bias, item.work.key_tile(item.n) * BN);
   }
   __device__ __forceinline__ void retire_scores(Item& item, KeyState k) {
     sm90::pin(x[0]);
@@ -268,7 +274,10 @@ class TileConsumer90 {
   // k: the stage that the tile came in.
   __device__ __forceinline__ void weigh(Item& item, bool whole, KeyState k) {
     const int key = item.work.key_tile(item.n) * BN;
-    item.score.apply(x, key, item.row);
+    if constexpr (kKeyed)
+      item.score.add(x, bias);
+    else
+      item.score.apply(x, key, item.row);
     if constexpr (kGathers) {
       item.work.hide(x, item.n, item.row, item.work.mask, whole);
     } else if constexpr (kBlocks) {
@@ -475,6 +484,7 @@ class TileConsumer90 {
   float (&x)[1][BN / 8][4], (&o)[1][E / 8][4], (&alpha)[1][2];
   uint32_t (&q)[kQInRegisters ? D / 16 : 1][4];
   uint32_t (&p)[1][BN / 16][4], (&absent)[kPaged ? BN / 32 : 1];
+  float2 (&bias)[kKeyed ? BN / 8 : 1];
 };
 
 template <class Shape, KeySource Source, TileScore Score, TileMask Mask, class Epilogue>

@@ -136,9 +136,19 @@ struct ChainState {
 #pragma unroll
       for (int c = 0; c < 4; ++c) x[j][c] = 0;
   }
+  // Columns of the identity, from `column` on.
+  __device__ void identity(int column) {
+#pragma unroll
+    for (int j = 0; j < D / 8; ++j)
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        x[j][c] =
+            8 * j + static_cast<int>(threadIdx.x) % 4 * 2 + c % 2 == column + row() + c / 2 * 8;
+  }
   __device__ void store(const Floats<4>& states, int64_t of, int64_t head, int64_t column) {
-    each(states, of, head, column,
-         [](float x, auto& to) { to = from_float<std::remove_reference_t<decltype(to)>>(x); });
+    each(states, of, head, column, [](float x, auto& to) {
+      to = fovea::from_float<std::remove_reference_t<decltype(to)>>(x);
+    });
   }
   // x = decay x + added; where the decay is 0 nothing is left.
   __device__ void advance(float decay, const float (&added)[D / 8][4]) {
@@ -153,6 +163,32 @@ struct ChainState {
     for (int j = 0; j < D / 8; ++j)
 #pragma unroll
       for (int c = 0; c < 4; ++c) x[j][c] = fmaf(decay, x[j][c], added[j][c]);
+  }
+  // x = all[key] x + added, where some of `all` may be 0.
+  __device__ void advance(const float* all, bool zeros, const float (&added)[D / 8][4]) {
+    const int pair = threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < D / 8; ++j) {
+      const float2 two = *reinterpret_cast<const float2*>(all + 8 * j + pair);
+      const float by[2] = {two.x, two.y};
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const float next = fmaf(by[c % 2], x[j][c], added[j][c]);
+        x[j][c] = zeros && by[c % 2] == 0 ? added[j][c] : next;
+      }
+    }
+  }
+  // Drops what is not finite in channels that the chunk resets: its product with 0 is NaN.
+  __device__ void clear(const float* all) {
+    const int pair = threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < D / 8; ++j) {
+      const float2 two = *reinterpret_cast<const float2*>(all + 8 * j + pair);
+      const float by[2] = {two.x, two.y};
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        if (by[c % 2] == 0 && !(fabsf(x[j][c]) < __builtin_huge_valf())) x[j][c] = 0;
+    }
   }
   // As a tile [value][key] of 16-bit elements.  f16 ends at 65504: a value column whose state goes
   // past 2^13 is divided by a power of two, times[value].
@@ -192,6 +228,15 @@ struct ChainState {
     }
   }
 };
+
+// d += A V of a chunk: A a tile [t][s], V [s][column].
+template <int Dtype>
+__device__ __forceinline__ void add_scored(float (&d)[kChainColumns / 8][4], uint64_t a,
+                                           uint64_t v) {
+#pragma unroll
+  for (int k = 0; k < kChainTokens / 16; ++k)
+    sm90::Wgmma<Dtype, kChainColumns>::template ss<1>(d, a + 2 * k, v + k * 128, true);
+}
 
 // V' of a chunk, 16 of its rows a warp, as the A operand; token s times suffix[s].
 template <int Dtype>

@@ -52,6 +52,17 @@ RecurCall recur_call(const Recur& a) {
   if (call.queries < outputs) call.tokens = 1;
   call.in = order_of(a.state_in, a.d, a.e), call.out = order_of(a.state_out, a.d, a.e);
   call.snapshot = order_of(a.snapshot, a.d, a.e);
+  // Without heads or columns nothing is launched.
+  const auto share = [](int64_t x, int64_t y) { return static_cast<uint32_t>(y ? x / y : 1); };
+  call.key_share = share(a.heads, a.g), call.value_share = share(a.heads, a.x);
+  call.query_share = share(a.heads_out, a.h), call.outputs = share(a.heads_out, a.heads);
+  call.whole = a.d == rows_of(call) && a.e % columns_of(call) == 0;
+  const auto mark = [&](const Floats<4>& x, int64_t count, Fours which) {
+    if (in_fours(x, count)) call.fours |= which;
+  };
+  mark(a.q, a.d, kFoursQ), mark(a.k, a.d, kFoursK), mark(a.v, a.e, kFoursV);
+  mark(a.gate_key, a.d, kFoursGate), mark(a.erase, a.d, kFoursErase);
+  mark(a.low_a, a.d, kFoursLowA), mark(a.low_b, a.d, kFoursLowB), mark(a.o, a.e, kFoursO);
   return call;
 }
 

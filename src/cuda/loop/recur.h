@@ -27,10 +27,9 @@ void plan_recur(const char* op, const Recur& a, RecurForward kernel, Plan& plan)
 void plan_recur_backward(const Context& ctx, const char* op, const RecurBackward& b,
                          const RecurKernels& kernels, Plan& plan);
 
-// The last step of a backward: sums of b.terms, in order, to every output that b has.  `sums` is of
-// as many doubles as count_recur_sums() says.
-int64_t count_recur_sums(const RecurBackward& b);
-void finish_recur_backward(Context& ctx, const char* op, const RecurBackward& b, double* sums);
+// What adds up the terms of a call: how many sums it takes, and the launches.
+int64_t recur_sums(const RecurBackward& b);
+void add_recur_terms(Context& ctx, const char* op, const RecurBackward& b, double* sums);
 
 // One launch of the forward recurrence: `a` as it is, without its normaliser.
 void run_recur(Context& ctx, const char* op, const Recur& a, RecurForward kernel);

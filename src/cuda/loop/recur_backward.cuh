@@ -89,8 +89,8 @@ class BackwardWalk {
         b_(call.b),
         a_(call.call.a),
         q_(q),
-        lane_(call.call, head, slice * call.call.warps + threadIdx.x / 32),
-        stage_(call.call, q_, head, shared + ColumnSums::floats(call.call)),
+        lane_(call.call, head, slice),
+        stage_(call.call, q_, head, slice, shared + ColumnSums::floats(call.call)),
         plane_(call.plane + slice),
         sums_(call.call, shared),
         states_(call.states + blockIdx.x * (call.pieces + call.step) * state_size()) {}
@@ -280,7 +280,7 @@ class BackwardWalk {
       along_columns(h_, dz, x);
       sums_.give(lane_, 2, x);
     }
-    lane_.shrink(token_.decay, token_.column, w_);
+    lane_.shrink(token_.decay, token_.column, token_.zeros, w_);
     if constexpr (kLow) lane_.add(token_.correction, dz, 1, w_);
     sums_.meet();
     sums_.take(0, a_.d, b_.terms.dk + row * a_.d);

@@ -150,9 +150,40 @@ void find_dden(Context& ctx, const char* op, const BackwardPlan& plan, const Rec
                             static_cast<const float*>(plan.y.at(base)), plan.dden.at(base), rows);
 }
 
+void enqueue(Context& ctx, const char* op, const BackwardPlan& plan, void* base) {
+  RecurBackward b = plan.b;
+  Recur& a = b.forward;
+  plan.place(b.terms, base);
+  if (b.idle()) return add_recur_terms(ctx, op, b, plan.sums.at(base));
+  RecurBackward z = b;
+  if (a.normalise) {
+    a.den = {plan.den.at(base), {a.s * a.heads_out, a.heads_out, 1}};
+    z.forward = a.normaliser(plan.den.at(base));
+    run_recur(ctx, op, z.forward, plan.kernels.forward);
+    find_dden(ctx, op, plan, a, base);
+    z.forward.o.view.data = plan.dden.at(base);
+    const auto column = [](const View<3>& x) {
+      return View<4>{x.data, {x.stride[0], x.stride[1], x.stride[2], 0}};
+    };
+    z.dstate_out = column(b.dz_out), z.dstate_in = column(b.dz_in);
+  }
+  walk(ctx, op, plan, b, 0, base);
+  if (a.normalise) walk(ctx, op, plan, z, b.terms.slices - 1, base);
+  add_recur_terms(ctx, op, b, plan.sums.at(base));
+}
+
 }  // namespace
 
-void finish_recur_backward(Context& ctx, const char* op, const RecurBackward& b, double* sums) {
+int64_t recur_sums(const RecurBackward& b) {
+  int64_t sums = 0;
+  each_gradient(b, [&](RecurGradient what) {
+    const Elements of(b, what);
+    if (of.terms != 1) sums = std::max(sums, of.count * of.parts);
+  });
+  return sums;
+}
+
+void add_recur_terms(Context& ctx, const char* op, const RecurBackward& b, double* sums) {
   const Recur& a = b.forward;
   for (const bool of_q : {true, false}) {
     if (!a.l2_norm || b.idle() || !b.reads_norm(of_q)) continue;
@@ -172,42 +203,6 @@ void finish_recur_backward(Context& ctx, const char* op, const RecurBackward& b,
                               static_cast<const double*>(sums), of.count);
   });
 }
-
-int64_t count_recur_sums(const RecurBackward& b) {
-  int64_t sums = 0;
-  each_gradient(b, [&](RecurGradient what) {
-    const Elements of(b, what);
-    if (of.terms != 1) sums = std::max(sums, of.count * of.parts);
-  });
-  return sums;
-}
-
-namespace {
-
-void enqueue(Context& ctx, const char* op, const BackwardPlan& plan, void* base) {
-  RecurBackward b = plan.b;
-  Recur& a = b.forward;
-  plan.place(b.terms, base);
-  double* sums = plan.sums.at(base);
-  if (b.idle()) return finish_recur_backward(ctx, op, b, sums);
-  RecurBackward z = b;
-  if (a.normalise) {
-    a.den = {plan.den.at(base), {a.s * a.heads_out, a.heads_out, 1}};
-    z.forward = a.normaliser(plan.den.at(base));
-    run_recur(ctx, op, z.forward, plan.kernels.forward);
-    find_dden(ctx, op, plan, a, base);
-    z.forward.o.view.data = plan.dden.at(base);
-    const auto column = [](const View<3>& x) {
-      return View<4>{x.data, {x.stride[0], x.stride[1], x.stride[2], 0}};
-    };
-    z.dstate_out = column(b.dz_out), z.dstate_in = column(b.dz_in);
-  }
-  walk(ctx, op, plan, b, 0, base);
-  if (a.normalise) walk(ctx, op, plan, z, b.terms.slices - 1, base);
-  finish_recur_backward(ctx, op, b, sums);
-}
-
-}  // namespace
 
 void plan_recur_backward(const Context& ctx, const char* op, const RecurBackward& b,
                          const RecurKernels& kernels, Plan& plan) {
@@ -249,7 +244,7 @@ void plan_recur_backward(const Context& ctx, const char* op, const RecurBackward
     p.y = to.add<float>(batches, a.s, a.heads_out, a.e);
   }
   p.states = to.add<float>(p.blocks, p.pieces + p.step, state);
-  p.sums = to.add<double>(count_recur_sums(b));
+  p.sums = to.add<double>(recur_sums(b));
   plan.kernel += Text(".") + dtype_name(a.q.dtype) + ".d" + Text::number(a.d);
   plan.launch = [p, op](Context& ctx, void* base) { enqueue(ctx, op, p, base); };
 }

@@ -3,29 +3,39 @@
 // A block owns a slice of value columns of a sequence's state head, recur.cuh.  It reads the state
 // once, walks the tokens with the state in registers, and writes it once.
 #pragma once
+#include <algorithm>
+
 #include "core/locate.h"
 #include "cuda/launch.h"
 #include "cuda/loop/recur.cuh"
 
 namespace fovea::cuda {
 
-template <Recurrence Form>
+// Lanes: as of LaneOf; then no call interrupts the walk, and nothing is spilled.
+template <Recurrence Form, int Lanes = 0>
 class ForwardWalk {
  public:
+  // Arrays lie in objects of their own: one with other members is kept in memory.
   __device__ ForwardWalk(const RecurCall& call, const RunTokens& q, int64_t head, int64_t slice,
-                         float* shared)
+                         float* shared, LaneToken<Form>& token, float (&h)[R][CW])
       : call_(call),
         a_(call.a),
         q_(q),
-        lane_(call, head, slice * (blockDim.x / 32) + threadIdx.x / 32),
-        stage_(call, q_, head, shared) {}
+        lane_(call, head, slice),
+        stage_(call, q_, head, slice, shared),
+        token_(token),
+        h_(h) {}
 
-  __device__ void run() {
-    lane_.load_state(q_, h_);
-    if (a_.full)
+  __device__ __forceinline__ void run() {
+    lane_.prefetch_state(q_);
+    if constexpr (Lanes > 0) {
+      once();
+    } else if (a_.full) {
+      lane_.load_state(q_, h_);
       full();
-    else
+    } else {
       causal();
+    }
     if (a_.state_out) lane_.store_state(a_.state_out, call_.out, a_.run.out_row(q_.sequence), h_);
   }
 
@@ -33,27 +43,41 @@ class ForwardWalk {
   __device__ __forceinline__ int count(int64_t t, int64_t end) const {
     return static_cast<int>(min(static_cast<int64_t>(call_.tokens), end - t));
   }
-  __device__ void causal() {
-    int64_t kept = 0, next = a_.snapshot ? a_.run.every : INT64_MAX;
+  // All tokens in one stage: the state is read after it, and no call or loop is around it.
+  __device__ __forceinline__ void once() {
+    const int tokens = static_cast<int>(q_.count);
+    stage_.fill(q_.begin, tokens, 0, with_outputs(0, tokens) ? stage_.end() : kQueries);
+    lane_.load_state(q_, h_);
+    next_ = a_.snapshot ? a_.run.every : INT64_MAX;
+    for (int i = 0; i < tokens; ++i) step(i, i);
+  }
+  __device__ __forceinline__ void causal() {
+    next_ = a_.snapshot ? a_.run.every : INT64_MAX;
+    if (!q_.count) lane_.load_state(q_, h_);
     for (int64_t t0 = 0; t0 < q_.count; t0 += call_.tokens) {
       const int tokens = count(t0, q_.count);
-      const bool with = a_.o && t0 + tokens > q_.from;
-      stage_.fill(q_.begin + t0, tokens, 0, with ? stage_.end() : kQueries);
-      for (int i = 0; i < tokens; ++i) {
-        const int64_t t = t0 + i, at = q_.begin + t;
-        const bool out = a_.o && t >= q_.from;
-        token_.load(lane_, stage_, q_, i, at);
-        if (out && a_.read_before) outputs(i, at, true);
-        token_.correct(lane_, h_), token_.add(lane_, h_);
-        if (out && !a_.read_before) outputs(i, at, true);
-        if (t + 1 != next) continue;
-        if (kept < a_.run.kept)
-          lane_.store_state(a_.snapshot, call_.snapshot, a_.run.kept_row(q_, kept), h_);
-        ++kept, next += a_.run.every;
-      }
+      stage_.fill(q_.begin + t0, tokens, 0, with_outputs(t0, tokens) ? stage_.end() : kQueries);
+      if (t0 == 0) lane_.load_state(q_, h_);
+      for (int i = 0; i < tokens; ++i) step(i, t0 + i);
     }
   }
-  __device__ void full() {
+  __device__ __forceinline__ bool with_outputs(int64_t t, int tokens) const {
+    return a_.o && t + tokens > q_.from;
+  }
+  // Token t of the sequence, i of the stage.
+  __device__ __forceinline__ void step(int i, int64_t t) {
+    const int64_t at = q_.begin + t;
+    const bool out = a_.o && t >= q_.from;
+    token_.load(lane_, stage_, q_, i, at);
+    if (out && a_.read_before) outputs(i, at, true);
+    token_.correct(lane_, h_), token_.add(lane_, h_);
+    if (out && !a_.read_before) outputs(i, at, true);
+    if (t + 1 != next_) return;
+    if (kept_ < a_.run.kept)
+      lane_.store_state(a_.snapshot, call_.snapshot, a_.run.kept_row(q_, kept_), h_);
+    ++kept_, next_ += a_.run.every;
+  }
+  __device__ __forceinline__ void full() {
     const Recur::Keys keys = a_.keys(q_);
     for (int64_t t0 = 0; t0 < keys.count; t0 += call_.tokens) {
       const int tokens = count(t0, keys.count);
@@ -70,6 +94,7 @@ class ForwardWalk {
     }
   }
   __device__ __forceinline__ void outputs(int token, int64_t at, bool with_token) {
+    const bool fours = call_.fours & kFoursO;
     each_output(call_, stage_, lane_.head, token, at, [&](int64_t output, const float* query) {
       float y[CW];
       lane_.product(query, h_, y);
@@ -82,37 +107,77 @@ class ForwardWalk {
         if (a_.bonus) y[j] += a_.bonus_of(own * token_.value[j]);
         if (with_token && a_.skip && lane_.has_column(j))
           y[j] = fmaf(*a_.skip.at(lane_.head, lane_.first + j), token_.value[j], y[j]);
-        if (lane_.ld == j && lane_.has_column(j))
+        if (!fours && lane_.ld == j && lane_.has_column(j))
           a_.o.store(y[j], q_.batch, at, output, lane_.first + j);
       }
+      if (fours && lane_.ld == 0 && lane_.has_column(0))
+        store_four(a_.o, a_.o.offset(q_.batch, at, output, lane_.first), y);
     });
   }
 
   const RecurCall& call_;
   const Recur& a_;
   const RunTokens q_;
-  const Lane lane_;
-  Stage stage_;
-  LaneToken<Form> token_;
-  float h_[R][CW];
+  const LaneOf<Lanes> lane_;
+  StageOf<(Lanes > 0)> stage_;
+  int64_t kept_ = 0, next_;  // snapshots so far, tokens before the next one
+  LaneToken<Form>& token_;
+  float (&h_)[R][CW];
 };
 
+// A block owns item first + its number.  There is no loop over items: what does not change in one
+// would be kept in registers, and spilled.
 template <Recurrence Form>
 __global__ void __launch_bounds__(256, 2)
-    recur_forward_simt(const __grid_constant__ RecurCall call, int64_t work) {
+    recur_forward_simt(const __grid_constant__ RecurCall call, int64_t first) {
   extern __shared__ __align__(16) float s_stage[];
   const Recur& a = call.a;
   const int64_t columns = columns_of(call), slices = (a.e + columns - 1) / columns;
-  for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
-    const int64_t rest = quotient(w, slices), sequence = quotient(rest, a.heads);
-    ForwardWalk<Form>(call, a.run[sequence], rest - sequence * a.heads, w - rest * slices, s_stage)
-        .run();
-  }
+  const int64_t w = first + blockIdx.x, rest = quotient(w, slices);
+  const int64_t sequence = quotient(rest, a.heads);
+  LaneToken<Form> token;
+  float h[R][CW];
+  ForwardWalk<Form>(call, a.run[sequence], rest - sequence * a.heads, w - rest * slices, s_stage,
+                    token, h)
+      .run();
+}
+
+// Of whole lanes, all tokens in one stage: decode and drafts.
+template <Recurrence Form, int Lanes>
+__global__ void __launch_bounds__(256, 2) recur_whole_simt(const __grid_constant__ RecurCall call) {
+  extern __shared__ __align__(16) float s_stage[];
+  const Recur& a = call.a;
+  const auto slices = static_cast<uint32_t>(a.e / columns_of(call));
+  const uint32_t rest = blockIdx.x / slices, sequence = rest / static_cast<uint32_t>(a.heads);
+  LaneToken<Form> token;
+  float h[R][CW];
+  ForwardWalk<Form, Lanes>(call, a.run[sequence], rest - sequence * static_cast<uint32_t>(a.heads),
+                           blockIdx.x - rest * slices, s_stage, token, h)
+      .run();
+}
+
+inline bool serves_whole(const RecurCall& call) {
+  const Recur& a = call.a;
+  const auto any = [](const Floats<4>& x, StateOrder order) {
+    return x && order == StateOrder::any;
+  };
+  return call.whole && call.queries >= a.outputs() && a.run.token_max <= call.tokens && !a.full &&
+         !a.gate_value && !any(a.state_in, call.in) && !any(a.state_out, call.out) &&
+         !any(a.snapshot, call.snapshot);
 }
 
 template <Recurrence Form>
 void recur_forward(Context& ctx, const char* op, const RecurCall& call, int64_t work) {
-  launch<recur_forward_simt<Form>>(ctx, op, work, 32 * call.warps, stage_bytes(call), call, work);
+  const auto whole = [&]<int Lanes> {
+    launch<recur_whole_simt<Form, Lanes>>(ctx, op, work, 32 * call.warps, stage_bytes(call), call);
+  };
+  if (work <= INT_MAX && serves_whole(call)) {
+    if (call.lanes == 4) return whole.template operator()<4>();
+    if (call.lanes == 8) return whole.template operator()<8>();
+  }
+  for (int64_t first = 0; first < work; first += INT_MAX)
+    launch<recur_forward_simt<Form>>(ctx, op, std::min<int64_t>(work - first, INT_MAX),
+                                     32 * call.warps, stage_bytes(call), call, first);
 }
 
 }  // namespace fovea::cuda

@@ -5,6 +5,7 @@
 //   | policy                 | of a call with                                    |
 //   | PlainScore, WindowMask | scale, window and lengths alone (Attend::plain()) |
 //   | CappedScore            | these and a softcap                               |
+//   | KeyScore               | these and a bias of keys alone (key_bias())       |
 //   | SpanMask               | sink keys, windows of heads, keys along an axis   |
 //   | RichScore, RichMask    | anything; its tests are uniform over a block      |
 #pragma once
@@ -54,6 +55,55 @@ struct CappedScore {
       for (int j = 0; j < N; ++j)
 #pragma unroll
         for (int c = 0; c < 4; ++c) x[i][j][c] = cap * tanh_fast(x[i][j][c] * inner);
+  }
+};
+
+// Scale and a bias in f32 that is the same for all rows of a head, keys side by side.
+struct KeyScore {
+  static constexpr float factor = kLog2E;
+  float scale;
+  int keys;
+  bool pairs;         // two keys are one piece of 8 bytes
+  const float* bias;  // of the lane's first key
+
+  __device__ KeyScore(const Attend& a, const RowTile& tile)
+      : scale(a.score.scale),
+        keys(tile.keys),
+        bias(a.score.bias.as<float>() + tile.offset(tile.begin, a.score.bias.stride, 1, 2) +
+             tile.rows.seq.key_first) {
+    pairs = reinterpret_cast<uintptr_t>(bias) % 8 == 0;
+    bias += threadIdx.x % 4 * 2;
+  }
+  // The bias of a tile's keys; no key past the last is read.
+  template <int N>
+  __device__ __forceinline__ void load(float2 (&to)[N], int key) const {
+    const float* at = bias + key;
+    if (pairs && key + 8 * N <= keys) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) to[j] = *reinterpret_cast<const float2*>(at + 8 * j);
+      return;
+    }
+    const int left = keys - key - static_cast<int>(threadIdx.x) % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      to[j].x = 8 * j < left ? at[8 * j] : 0.f;
+      to[j].y = 8 * j + 1 < left ? at[8 * j + 1] : 0.f;
+    }
+  }
+  template <int M, int N>
+  __device__ __forceinline__ void add(float (&x)[M][N][4], const float2 (&loaded)[N]) const {
+#pragma unroll
+    for (int i = 0; i < M; ++i)
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+#pragma unroll
+        for (int c = 0; c < 4; ++c)
+          x[i][j][c] = fmaf(x[i][j][c], scale, c % 2 ? loaded[j].y : loaded[j].x);
+  }
+  template <int M, int N>
+  __device__ void apply(float (&x)[M][N][4], int key, int) const {
+    float2 loaded[N];
+    load(loaded, key), add(x, loaded);
   }
 };
 

@@ -254,10 +254,19 @@ __device__ inline void add_columns(float (&d)[N][4], const uint32_t (&a)[Steps][
 
 // d = A B over Depth: A a tile [k][64 rows], B a tile [k][column].
 template <int Dtype, int Depth, int N>
-__device__ inline void product_transposed(float (&d)[N][4], uint64_t a, uint64_t b) {
+__device__ inline void product_transposed(float (&d)[N][4], uint64_t a, uint64_t b,
+                                          bool accumulate = false) {
 #pragma unroll
   for (int k = 0; k < Depth / 16; ++k)
-    Wgmma<Dtype, N * 8>::template ss<1, 1>(d, a + k * 128, b + k * 128, k != 0);
+    Wgmma<Dtype, N * 8>::template ss<1, 1>(d, a + k * 128, b + k * 128, accumulate || k);
+}
+
+// d = accumulate d + A B over 64: A a panel [row][k] of 64 rows, B a tile [k][column].
+template <int Dtype, int N>
+__device__ inline void product_panel(float (&d)[N][4], uint64_t a, uint64_t b, bool accumulate) {
+#pragma unroll
+  for (int k = 0; k < 4; ++k)
+    Wgmma<Dtype, N * 8>::template ss<1>(d, a + k * 2, b + k * 128, accumulate || k);
 }
 
 // Four 8 x 8 matrices, one packed operand a[4] of a warp, to the rows `address` of its lanes.
@@ -265,6 +274,14 @@ __device__ inline void store_matrices(uint32_t address, const uint32_t (&r)[4]) 
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
                "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
                : "memory");
+}
+
+// The same to the rows of the transposed matrices.
+__device__ inline void store_matrices_transposed(uint32_t address, const uint32_t (&r)[4]) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
+      "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+      : "memory");
 }
 
 // ---- products of bytes

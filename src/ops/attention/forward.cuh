@@ -21,12 +21,13 @@ enum class ForwardKind {
   span_paged,
   span_split,
   codes,
-  rich_codes
+  rich_codes,
+  keyed
 };
 inline const char* name_of(ForwardKind kind) {
-  static constexpr const char* names[] = {"whole",  "paged",     "split",      "rich",
-                                          "capped", "span",      "span_paged", "span_split",
-                                          "codes",  "rich_codes"};
+  static constexpr const char* names[] = {"whole",  "paged",      "split",      "rich",
+                                          "capped", "span",       "span_paged", "span_split",
+                                          "codes",  "rich_codes", "keyed"};
   return names[static_cast<int>(kind)];
 }
 

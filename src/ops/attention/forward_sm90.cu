@@ -79,16 +79,19 @@ Choice choice(const DeviceInfo& device, const Attend& a) {
   const int64_t queries = a.sequences.query_max, count = a.sequences.count, group = a.h / a.g;
   const bool masked = a.mask.window.right > 0 || a.mask.head_window || a.mask.window.chunk;
   Choice c;
-  const bool capped = a.score.softcap > 0, page = a.sequences.page, spans = a.spans();
+  const bool capped = a.score.softcap > 0, page = a.sequences.page, spans = a.spans(),
+             keyed = static_cast<bool>(a.score.bias);
   const ForwardInstance90 *whole =
                               find(a, capped  ? ForwardKind::capped
+                                      : keyed ? ForwardKind::keyed
                                       : spans ? (page ? ForwardKind::span_paged : ForwardKind::span)
                                       : page  ? ForwardKind::paged
                                               : ForwardKind::whole),
                           *split = find(a, spans ? ForwardKind::span_split : ForwardKind::split);
   if (!whole || !split) return c;
+  // Heads packed into rows would differ in the bias of a key.
   const int64_t packed =
-      std::min<int64_t>(whole->rows, group) == group ? pack_gqa_heads(a, whole->rows) : 1;
+      !keyed && std::min<int64_t>(whole->rows, group) == group ? pack_gqa_heads(a, whole->rows) : 1;
   const auto items = [&](int64_t heads, int64_t rows, int64_t step) {
     return count * heads * ceil_div(rows, step);
   };
@@ -107,7 +110,7 @@ Choice choice(const DeviceInfo& device, const Attend& a) {
   }
   const bool small =
       splits > 1 || queries * group <= split->rows || (few && !a.splits && split_step);
-  if (small && (capped || !split_step)) return c;
+  if (small && (capped || keyed || !split_step)) return c;
   c.instance = small ? split : whole;
   const int64_t width = small ? group : packed, step = c.instance->rows / width * width;
   const int64_t most = key_tiles_bound(a, ceil_div(step, width), c.instance->keys);
@@ -151,9 +154,29 @@ struct Operands {
   }
 };
 
+// Of a bias: it must be of keys alone.
+Text refuse_bias(const Attend& a) {
+  const View<4>& bias = a.score.bias;
+  if (a.s > 1 && bias.stride[2]) return "bias has a stride over rows";
+  if (a.score.bias_dtype != FOVEA_F32)
+    return Text("bias is ") + dtype_name(a.score.bias_dtype) + ", wanted f32";
+  if (bias.stride[3] != 1) return reason("bias.stride[3]", bias.stride[3], "1");
+  if (a.score.softcap > 0 || a.sequences.page || a.spans())
+    return Text("bias is given with ") +
+           (a.score.softcap > 0 ? "softcap"
+            : a.sequences.page  ? "page_table"
+                                : "sink keys, chunks or an axis") +
+           ", wanted one of them";
+  return "";
+}
+
 Text refuses(const Context& ctx, const Attend& a) {
   if (Text why = hopper_refuses(ctx, a); !why.empty()) return why;
-  if (const char* field = a.without_spans().not_plain()) return reason_given(field);
+  Attend rest = a.without_spans();
+  rest.score.bias = {};
+  if (const char* field = rest.not_plain()) return reason_given(field);
+  if (a.score.bias)
+    if (Text why = refuse_bias(a); !why.empty()) return why;
   if (a.score.softcap > 0 && a.spans())
     return Text("softcap is given with ") +
            (a.mask.head_window        ? "head_window"
@@ -187,6 +210,7 @@ Text offer(const Context& ctx, const Attend& a, Plan& plan) {
     return no_instance(a.dtype, "d", a.d, "e", a.e) + ", " + Text::number(a.h / a.g) +
            " query heads a key head, " + Text::number(a.sequences.query_max) + " rows" +
            (a.score.softcap > 0 ? ", softcap"
+            : a.score.bias      ? ", bias"
             : a.spans()         ? ", spans"
                                 : "");
   if (const int64_t page = a.sequences.page, keys = c.instance->keys; page)

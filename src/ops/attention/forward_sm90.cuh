@@ -52,7 +52,8 @@ ForwardInstance90 forward_sm90_instance() {
   using Rows = AttendShape90<C.dtype, C.d, C.e, C.groups, C.keys, C.stages>;
   constexpr bool kSplit = C.kind == ForwardKind::split || C.kind == ForwardKind::span_split;
   using Usual = std::conditional_t<kSplit, SplitShape90<Rows>, Rows>;
-  constexpr bool kSpans = C.kind >= ForwardKind::span;
+  constexpr bool kSpans = C.kind == ForwardKind::span || C.kind == ForwardKind::span_paged ||
+                          C.kind == ForwardKind::span_split;
   using Shape = std::conditional_t<kSpans, SpanShape90<Usual>, Usual>;
   static_assert(C.kind != ForwardKind::rich);
   // Where two blocks fit, contiguous and paged keys have a kernel each.
@@ -60,7 +61,9 @@ ForwardInstance90 forward_sm90_instance() {
   constexpr bool kPaged = C.kind == ForwardKind::paged || C.kind == ForwardKind::span_paged ||
                           (kSplit && !kInterleaved);
   using Mask = std::conditional_t<kSpans, SpanMask, WindowMask>;
-  using Score = std::conditional_t<C.kind == ForwardKind::capped, CappedScore, PlainScore>;
+  using Score =
+      std::conditional_t<C.kind == ForwardKind::capped, CappedScore,
+                         std::conditional_t<C.kind == ForwardKind::keyed, KeyScore, PlainScore>>;
   // With one slot of Q, rows of o cannot leave through it.
   using Whole = std::conditional_t<Shape::Slots == 2, TmaEpilogue, DirectEpilogue>;
   using Epilogue = std::conditional_t<kSplit, MergingEpilogue<(C.e > 128 ? 8 : 16)>, Whole>;

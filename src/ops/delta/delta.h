@@ -12,6 +12,7 @@ extern const Kernel<RecurBackward> delta_backward_host;
 // CUDA builds only.
 extern const Kernel<Recur> delta_forward_sm90;
 extern const Kernel<Recur> delta_forward_simt;
+extern const Kernel<RecurBackward> delta_backward_sm90;
 extern const Kernel<RecurBackward> delta_backward_simt;
 
 }  // namespace fovea

@@ -5,7 +5,9 @@
 //   O = scale |q|^-1 2^P . (Q H) + A U,   H = all H + (suffix . U)' K
 // A chain is a sequence, a state head and 64 value columns.  `copies` blocks walk each chain: all
 // of them move the state, and chunks' outputs go round among them.  So few chains fill the device,
-// and no number of copies changes a bit.  Copy 0 writes states.
+// and no number of copies changes a bit.  Copy 0 writes states.  A chain may be one of several
+// parts of a sequence (cuda/loop/parts.h): its first walk has tiles of M too, which are a state
+// that begins as the identity, with V = 0.
 //   Warpgroup 0: warp 0 is the producer.
 //   Warpgroup 1: the state, transposed in registers in f32: 64 value columns as rows.  Sums,
 //   packed, are the next A operand: H' of [K H]', Y' of U', U' of the state's sum.  That sum is
@@ -28,12 +30,16 @@
 #pragma once
 #include "cuda/loop/chain_sm90.cuh"
 #include "ops/delta/intra_sm90.cuh"
+#include "ops/delta/keys_sm90.cuh"
+#include "ops/delta/low_sm90.cuh"
 
 namespace fovea::cuda {
 
-template <int Dtype_, int D_, int Stages_, int Queries_>
+template <DeltaConfig90 C>
 struct DeltaShape90 {
-  static constexpr int Dtype = Dtype_, D = D_, Stages = Stages_, QStages = Queries_;
+  static constexpr int Dtype = C.dtype, D = C.d, Stages = C.stages, QStages = C.queries;
+  static constexpr int Slots = C.slots;
+  static constexpr bool Keyed = C.form != DeltaForm::head, Low = C.form == DeltaForm::low;
   using TileQ = Swizzled<kChainTokens, D>;
   using TileV = Swizzled<kChainTokens, kChainColumns>;
   using TileT = Swizzled<kChainTokens, kChainTokens>;
@@ -41,13 +47,28 @@ struct DeltaShape90 {
   using TileU = Swizzled<kChainColumns, kChainTokens>;
   using Keys = sm90::Pipeline<Stages>;
   using Queries = sm90::Pipeline<QStages>;
-  using States = sm90::Pipeline<2>;
-  // Where the parts of a stage lie.
-  static constexpr int at_v = TileQ::bytes, at_inverse = at_v + TileV::bytes;
-  static constexpr int key_bytes = at_inverse + kDeltaInverseStride;
-  static constexpr int key_loaded = at_inverse + kDeltaInverseBytes;
-  static constexpr int query_bytes = TileQ::bytes + kDeltaScoreStride;
-  static constexpr int query_loaded = TileQ::bytes + kDeltaScoreBytes;
+  using States = sm90::Pipeline<Slots>;
+  // Where the parts of a stage lie: what answers, what the updates add, V, T and its vectors, G.
+  // Without key gates the first two are K.
+  static constexpr int key_stride = Low     ? delta_low_bytes(D)
+                                    : Keyed ? delta_keys_bytes(D)
+                                            : kDeltaInverseStride;
+  static constexpr int at_v = Keyed ? key_stride : TileQ::bytes;
+  static constexpr int at_inverse = Keyed ? 0 : at_v + TileV::bytes;
+  static constexpr int at_mixed = kDeltaKeysAt;
+  static constexpr int at_answer = Low ? kDeltaLowKeysAt : Keyed ? kDeltaKeysAt : 0;
+  static constexpr int at_update = Keyed ? at_answer + TileQ::bytes : 0;
+  static constexpr int at_values = at_update + TileQ::bytes;
+  static constexpr int key_bytes = Keyed ? at_v + TileV::bytes : at_inverse + key_stride;
+  static constexpr int key_loaded = Keyed ? key_bytes : at_inverse + kDeltaInverseBytes;
+  static constexpr int query_stride = Low     ? delta_low_query_bytes(D)
+                                      : Keyed ? delta_query_bytes(D)
+                                              : kDeltaScoreStride;
+  static constexpr int at_scores = Keyed ? 0 : TileQ::bytes;
+  static constexpr int at_value_scores = kDeltaScoreStride;
+  static constexpr int at_query = Low ? kDeltaLowQueryAt : Keyed ? kDeltaScoreStride : 0;
+  static constexpr int query_bytes = Keyed ? query_stride : TileQ::bytes + query_stride;
+  static constexpr int query_loaded = Keyed ? query_bytes : TileQ::bytes + kDeltaScoreBytes;
   static constexpr int threads = 384;
   static constexpr int producer_regs = 64, state_regs = 240, output_regs = 200;
 };
@@ -56,29 +77,37 @@ template <class Shape>
 struct DeltaShared90 : sm90::SharedLayout {
   int keys = tiles(Shape::key_bytes, Shape::Stages);
   int q = tiles(Shape::query_bytes, Shape::QStages);
-  int h = tiles(Shape::TileH::bytes, 2);
-  int u = tiles(Shape::TileU::bytes, 2);
-  int times = Shape::Dtype == FOVEA_F16 ? of<float>(4 * kChainColumns) : 0;
+  int h = tiles(Shape::TileH::bytes, Shape::Slots);
+  int u = tiles(Shape::TileU::bytes, Shape::Slots);
+  int v = Shape::Low ? tiles(Shape::TileU::bytes, Shape::Slots) : 0;  // V' of a low rank
+  int times = Shape::Dtype == FOVEA_F16 ? of<float>(2 * Shape::Slots * kChainColumns) : 0;
   int key_pipe = this->template pipeline<Shape::Stages>();
   int q_pipe = this->template pipeline<Shape::QStages>();
-  int h_pipe = this->template pipeline<2>();
-  int u_pipe = this->template pipeline<2>();
+  int h_pipe = this->template pipeline<Shape::Slots>();
+  int u_pipe = this->template pipeline<Shape::Slots>();
   int tail = barriers();
 };
 
 // The block's part of its chain.
 struct DeltaChain90 {
   RunTokens run;
-  int64_t head, column, out_row, slot;
+  int64_t head, column, out_row, slot, part;
   uint32_t copy, copies, outputs;
-  int begin, end;  // chunks that have outputs, from the first on; that the block walks
-  bool writes, has_output;
+  int begin;       // chunks that have outputs, from the first on
+  int start, end;  // chunks that the block walks
+  bool writes, has_output, carries, last, idle;
 
   __device__ DeltaChain90(const DeltaWork90& w, uint32_t block) {
     const Recur& a = w.a;
-    const auto tiles = static_cast<uint32_t>(w.tiles), heads = static_cast<uint32_t>(a.heads);
+    const bool once = w.parts.count == 1;
+    const auto own = static_cast<uint32_t>(w.tiles), heads = static_cast<uint32_t>(a.heads);
+    const uint32_t tiles = own + (w.parts.first ? static_cast<uint32_t>(a.d) / kChainColumns : 0);
+    const uint32_t parts = static_cast<uint32_t>(w.parts.count) - (w.parts.first ? 1 : 0);
     copies = static_cast<uint32_t>(w.copies), copy = block % copies, block /= copies;
-    column = int64_t{block % tiles} * kChainColumns, block /= tiles;
+    const uint32_t tile = block % tiles;
+    carries = tile >= own, block /= tiles;
+    column = int64_t{carries ? tile - own : tile} * kChainColumns;
+    part = once ? 0 : block % parts, block = once ? block : block / parts;
     head = block % heads;
     run = a.run[block / heads];
     slot = w.slot(run.sequence, run.begin);
@@ -88,8 +117,18 @@ struct DeltaChain90 {
     has_output = static_cast<bool>(a.o) && run.from < run.count;
     begin = static_cast<int>(run.from / kChainTokens);
     end = static_cast<int>((run.count + kChainTokens - 1) / kChainTokens);
-    if (!writes)
-      while (end > 0 && !owns(end - 1)) --end;
+    start = 0, last = true, idle = false;
+    if (!once) {
+      const int64_t from = part * w.parts.chunks, to = from + w.parts.chunks;
+      last = to >= end;
+      // No token is in the part, or nothing reads what it carries.
+      idle = part > 0 ? from >= end : carries;
+      start = static_cast<int>(min(from, int64_t{end}));
+      end = static_cast<int>(min(to, int64_t{end}));
+      if (idle) end = start;
+    }
+    if (!writes && !w.parts.first)
+      while (end > start && !owns(end - 1)) --end;
   }
   // Whether this block writes rows of a chunk: of an output head, of any.
   __device__ bool owns(int chunk, uint32_t output) const {
@@ -109,7 +148,10 @@ struct DeltaChain90 {
 class DeltaTurns {
  public:
   __device__ explicit DeltaTurns(const DeltaChain90& chain)
-      : c_(chain), step_(static_cast<int>(chain.outputs % chain.copies)) {}
+      : c_(chain),
+        step_(static_cast<int>(chain.outputs % chain.copies)),
+        before_(static_cast<int>(static_cast<uint32_t>(chain.start) % chain.copies *
+                                 static_cast<uint32_t>(step_) % chain.copies)) {}
   __device__ bool owns(int chunk) const {
     const int behind = static_cast<int>(c_.copy) - before_;
     const int turn = behind < 0 ? behind + static_cast<int>(c_.copies) : behind;
@@ -122,7 +164,7 @@ class DeltaTurns {
 
  private:
   const DeltaChain90& c_;
-  int step_, before_ = 0;
+  int step_, before_;
 };
 
 // Sums as the A operand of the next product: x times by, where f16 ends at 65504.  Then a row past
@@ -174,9 +216,28 @@ __device__ __forceinline__ void publish(uint32_t tile, float* to_times,
   __syncwarp();
 }
 
+// d += A B', A packed sums or a tile, B a tile [row][k].
+template <int Dtype, class TileB, int N, int Steps>
+__device__ __forceinline__ void add_rows(float (&d)[N][4], const uint32_t (&a)[Steps][4],
+                                         uint64_t b) {
+#pragma unroll
+  for (int k = 0; k < Steps; ++k)
+    sm90::Wgmma<Dtype, N * 8>::template rs<0>(
+        d, a[k], b + k / 4 * (TileB::panel_bytes / 16) + k % 4 * 2, true);
+}
+template <int Dtype, int Depth, int N>
+__device__ __forceinline__ void add_rows(float (&d)[N][4], uint64_t a, uint64_t b) {
+  static_assert(Depth <= 64);
+#pragma unroll
+  for (int k = 0; k < Depth / 16; ++k)
+    sm90::Wgmma<Dtype, N * 8>::template ss<0>(d, a + k * 2, b + k * 2, true);
+}
+
 template <class Shape>
 class DeltaBlock90 {
+ protected:
   static constexpr int Dtype = Shape::Dtype, D = Shape::D;
+  static constexpr bool Keyed = Shape::Keyed, Low = Shape::Low;
   using TileQ = typename Shape::TileQ;
   using TileV = typename Shape::TileV;
   using TileT = typename Shape::TileT;
@@ -208,27 +269,31 @@ class DeltaBlock90 {
   }
 
   // Warp 0.
+  template <bool Outputs = true>
   __device__ void produce() const {
     const int lane = threadIdx.x % 32, batch = static_cast<int>(chain_.run.batch);
     const int key_head = static_cast<int>(a_.key_head(chain_.head));
     const int value_head = static_cast<int>(a_.value_head(chain_.head));
     const unsigned char* inverse =
-        w_.inverses + (chain_.slot * a_.heads + chain_.head) * kDeltaInverseStride;
+        w_.inverses + (chain_.slot * a_.heads + chain_.head) * Shape::key_stride;
     KeyState key;
     QueryState query;
-    for (int c = 0; c < chain_.end; ++c, key.next()) {
+    if (chain_.carries) zero_values();
+    for (int c = chain_.start; c < chain_.end; ++c, key.next()) {
       const int row = static_cast<int>(chain_.run.begin + chain_.first(c));
       const int64_t left = chain_.run.count - chain_.first(c);
       const uint32_t tile = key_tile(key);
       keys_.acquire(key);
       const auto load = [&](uint32_t barrier) {
         if (lane != 0) return;
-        sm90::barrier_expect(barrier, Shape::key_loaded);
-        sm90::tma_load_panels<TileQ>(tile, w_.k, barrier, row, key_head, batch);
-        sm90::tma_load_box(tile + Shape::at_v, w_.v, barrier, static_cast<int>(chain_.column), row,
-                           value_head, batch);
-        sm90::tma_load(tile + Shape::at_inverse, inverse + c * a_.heads * kDeltaInverseStride,
-                       kDeltaInverseBytes, barrier);
+        sm90::barrier_expect(barrier, Shape::key_loaded - (chain_.carries ? TileV::bytes : 0));
+        if constexpr (!Keyed)
+          sm90::tma_load_panels<TileQ>(tile, w_.k, barrier, row, key_head, batch);
+        if (!chain_.carries)
+          sm90::tma_load_box(tile + Shape::at_v, w_.v, barrier, static_cast<int>(chain_.column),
+                             row, value_head, batch);
+        sm90::tma_load(tile + Shape::at_inverse, inverse + c * a_.heads * Shape::key_stride,
+                       Keyed ? Shape::key_stride : kDeltaInverseBytes, barrier);
       };
       if (left >= kChainTokens) {
         load(keys_.full(key));
@@ -240,18 +305,19 @@ class DeltaBlock90 {
         __syncwarp();
         if (lane == 0) keys_.arrive(key);
       }
-      for (uint32_t j = 0; j < chain_.outputs; ++j) {
+      for (uint32_t j = 0; Outputs && j < chain_.outputs; ++j) {
         if (!chain_.owns(c, j)) continue;
         queries_.acquire(query);
         if (lane == 0) {
           const uint32_t full = queries_.full(query);
           sm90::barrier_expect(full, Shape::query_loaded);
-          sm90::tma_load_panels<TileQ>(q_tile(query), w_.q, full, row,
-                                       static_cast<int>(a_.query_head(output_head(j))), batch);
+          if constexpr (!Keyed)
+            sm90::tma_load_panels<TileQ>(q_tile(query), w_.q, full, row,
+                                         static_cast<int>(a_.query_head(output_head(j))), batch);
           sm90::tma_load(
-              q_tile(query) + TileQ::bytes,
-              w_.scores + ((chain_.slot + c) * a_.heads_out + output_head(j)) * kDeltaScoreStride,
-              kDeltaScoreBytes, full);
+              q_tile(query) + Shape::at_scores,
+              w_.scores + ((chain_.slot + c) * a_.heads_out + output_head(j)) * Shape::query_stride,
+              Keyed ? Shape::query_stride : kDeltaScoreBytes, full);
         }
         query.next();
       }
@@ -261,12 +327,13 @@ class DeltaBlock90 {
   // Warpgroup 1.
   __device__ void move_state() const {
     ChainState<D> state;
-    state.load(a_.state_in, a_.state_in ? chain_.run.state : -1, chain_.head, chain_.column);
+    if (chain_.idle) return;
+    begin_state(state);
     if (w_.cluster > 1) sm90::cluster_arrive(), sm90::cluster_wait();
     KeyState key;
     SlotState slot;
     DeltaTurns turns(chain_);
-    for (int c = 0; c < chain_.end; ++c, key.next(), turns.next()) {
+    for (int c = chain_.start; c < chain_.end; ++c, key.next(), turns.next()) {
       const uint32_t k = key_tile(key);
       const DeltaVectors& by = *reinterpret_cast<const DeltaVectors*>(
           base_ + (k + Shape::at_inverse + kDeltaTile - at_));
@@ -287,11 +354,16 @@ class DeltaBlock90 {
 #pragma unroll
           for (int i = 0; i < 4; ++i) u[j][i] *= times[i / 2];
       }
-      update(state, k, by, suffix, key, slot, owned, u);
+      if constexpr (Low)
+        update_low(state, k, by, key, slot, owned, u);
+      else
+        update(state, k, by, suffix, key, slot, owned, u);
       if (owned) slot.next();
       if (chain_.writes && a_.snapshot) keep(state, c);
     }
-    if (chain_.writes && a_.state_out && chain_.out_row >= 0)
+    if (w_.parts.first)
+      store_part(state);
+    else if (chain_.writes && chain_.last && a_.state_out && chain_.out_row >= 0)
       state.store(a_.state_out, chain_.out_row, chain_.head, chain_.column);
   }
 
@@ -300,7 +372,7 @@ class DeltaBlock90 {
     QueryState query;
     SlotState slot;
     DeltaTurns turns(chain_);
-    for (int c = 0; c < chain_.end; ++c, turns.next()) {
+    for (int c = chain_.start; c < chain_.end; ++c, turns.next()) {
       if (!turns.owns(c)) continue;
       states_.wait(slot);
       for (uint32_t j = 0; j < chain_.outputs; ++j)
@@ -309,7 +381,7 @@ class DeltaBlock90 {
     }
   }
 
- private:
+ protected:
   using KeyState = typename Shape::Keys::State;
   using QueryState = typename Shape::Queries::State;
   using SlotState = typename Shape::States::State;
@@ -327,6 +399,9 @@ class DeltaBlock90 {
   __device__ uint32_t u_tile(const SlotState& at) const {
     return at_ + kShared.u + at.stage * TileU::bytes;
   }
+  __device__ uint32_t v_tile(const SlotState& at) const {
+    return at_ + kShared.v + at.stage * TileU::bytes;
+  }
   // Factors of H's value columns (0), of U's (1).
   __device__ float* times(const SlotState& at, int which) const {
     return reinterpret_cast<float*>(base_ + kShared.times) + (2 * at.stage + which) * kChainColumns;
@@ -335,12 +410,44 @@ class DeltaBlock90 {
     return chain_.head * chain_.outputs + j;
   }
 
+  // The row of a part in the states between parts.
+  __device__ int64_t part_row() const {
+    return chain_.run.sequence * w_.parts.count + chain_.part;
+  }
+  // The state before the part; in the first walk zeros, of a carry the identity.
+  __device__ void begin_state(ChainState<D>& state) const {
+    if (chain_.carries) return state.identity(static_cast<int>(chain_.column));
+    if (w_.parts.count > 1 && !w_.parts.first)
+      return state.load(w_.parts.state, part_row(), chain_.head, chain_.column);
+    const bool given = a_.state_in && chain_.part == 0;
+    state.load(a_.state_in, given ? chain_.run.state : -1, chain_.head, chain_.column);
+    // The second walk may write the state where it lies.
+    if (w_.parts.first && chain_.part == 0)
+      state.store(w_.parts.state, part_row(), chain_.head, chain_.column);
+  }
+  __device__ void store_part(ChainState<D>& state) const {
+    if (chain_.carries)
+      state.store(w_.parts.carry, part_row(), chain_.head, chain_.column);
+    else
+      state.store(w_.parts.state, part_row() + 1, chain_.head, chain_.column);
+  }
+
+  // V of every stage, once: a carry loads none.
+  __device__ void zero_values() const {
+    constexpr int kRows = kChainTokens * kPanelChunks;
+    for (int i = static_cast<int>(threadIdx.x % 32); i < Shape::Stages * kRows; i += 32)
+      sm90::store_zeros(at_ + kShared.keys + i / kRows * Shape::key_bytes + Shape::at_v +
+                        TileV::at(i % kRows / kPanelChunks, i % kPanelChunks));
+    sm90::fence_shared();
+    __syncwarp();
+  }
+  // Tiles of key gates have zeros there.
   __device__ void zero_rows(uint32_t tile, int left) const {
-    constexpr int kChunks = (TileQ::panels + 1) * kPanelChunks;
+    constexpr int kPanels = Keyed ? 0 : TileQ::panels, kChunks = (kPanels + 1) * kPanelChunks;
     for (int i = left * kChunks + static_cast<int>(threadIdx.x % 32); i < kChainTokens * kChunks;
          i += 32) {
       const int chunk = i % kChunks;
-      sm90::store_zeros(chunk < TileQ::panels * kPanelChunks
+      sm90::store_zeros(chunk < kPanels * kPanelChunks
                             ? tile + TileQ::at(i / kChunks, chunk)
                             : tile + Shape::at_v + TileV::at(i / kChunks, chunk % kPanelChunks));
     }
@@ -354,34 +461,72 @@ class DeltaBlock90 {
   }
   // Whether a factor is 0: then nothing is left of what it multiplies, be it inf or NaN.
   __device__ static bool has_zero(const DeltaVectors& by) {
-    return by.zero[0] || by.zero[1];
+    return Keyed ? by.zero[0] : by.zero[0] || by.zero[1];
+  }
+  // Decays of the lane's key channels.
+  __device__ static void load_channels(float2 (&to)[D / 8], const DeltaVectors& by) {
+    const auto* from = reinterpret_cast<const float*>(&by) + kDeltaChannels / 4;
+#pragma unroll
+    for (int j = 0; j < D / 8; ++j)
+      to[j] = *reinterpret_cast<const float2*>(from + 8 * j + threadIdx.x % 4 * 2);
+  }
+  // Key channels that the first token resets.
+  __device__ static void reset(ChainState<D>& state, const DeltaVectors& by) {
+    float2 all[D / 8];
+    load_channels(all, by);
+#pragma unroll
+    for (int j = 0; j < D / 8; ++j)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        if (bits_of(i % 2 ? all[j].y : all[j].x) == 0x80000000u) state.x[j][i] = 0;
+  }
+
+  // V' of a stage, as an A operand.
+  __device__ static void load_v(uint32_t (&v)[kChainTokens / 16][4], uint32_t k) {
+    const int lane = threadIdx.x % 32, chunk = threadIdx.x % 128 / 32 * 2 + inner_chunk(lane);
+#pragma unroll
+    for (int n = 0; n < kChainTokens / 16; ++n)
+      load_matrices_transposed(v[n], k + Shape::at_v + TileV::at(16 * n + inner_row(lane), chunk));
   }
 
   // Publishes H, and packs Y = V - answer . (K H), whose rows are then to be multiplied by
   // `times`.
-  __device__ __forceinline__ void answer(const ChainState<D>& state, uint32_t k,
-                                         const DeltaVectors& by, const KeyState& key,
-                                         const SlotState& slot, bool owned,
+  __device__ __forceinline__ void answer(ChainState<D>& state, uint32_t k, const DeltaVectors& by,
+                                         const KeyState& key, const SlotState& slot, bool owned,
                                          uint32_t (&packed)[kChainTokens / 16][4],
                                          float (&scaled)[2]) const {
-    const int lane = threadIdx.x % 32;
     float y[kSums][4], from[2];
-    float2 factor[kSums];
     uint32_t h[D / 16][4], v[kChainTokens / 16][4];
+    if constexpr (Keyed) keys_.wait(key);
+    if constexpr (Low)
+      load_v(v, k);
+    else if constexpr (Keyed)
+      if (by.zero[1]) reset(state, by);
     pack_rows<Dtype>(h, state.x, from);
-    keys_.wait(key);
+    if constexpr (!Keyed) keys_.wait(key);
     sm90::fence();
-    sm90::product_rows<Dtype, TileQ>(y, h, sm90::descriptor(k));
+    sm90::product_rows<Dtype, TileQ>(y, h, sm90::descriptor(k + Shape::at_answer));
+    if constexpr (Low) add_rows<Dtype, TileT>(y, v, sm90::descriptor(k + Shape::at_mixed));
     sm90::commit();
     if (owned) {
       states_.acquire(slot);
       publish<Dtype, TileH>(h_tile(slot), times(slot, 0), h, from);
       sm90::barrier_arrive_warp(states_.full(slot));
     }
-    const int chunk = threadIdx.x % 128 / 32 * 2 + inner_chunk(lane);
-#pragma unroll
-    for (int n = 0; n < kChainTokens / 16; ++n)
-      load_matrices_transposed(v[n], k + Shape::at_v + TileV::at(16 * n + inner_row(lane), chunk));
+    if constexpr (Low) {
+      sm90::wait<0>();
+      sm90::pin(y);
+    } else {
+      subtract(y, from, k, by);
+    }
+    pack_rows<Dtype>(packed, y, scaled);
+  }
+  // y becomes V - answer . (from . y), once its product has ended.
+  __device__ __forceinline__ void subtract(float (&y)[kSums][4], const float (&from)[2], uint32_t k,
+                                           const DeltaVectors& by) const {
+    float2 factor[kSums];
+    uint32_t v[kChainTokens / 16][4];
+    load_v(v, k);
     load_factors(factor, by.answer);
     const bool zeros = has_zero(by);
     sm90::wait<0>();
@@ -409,7 +554,6 @@ class DeltaBlock90 {
         y[j][2 * i] = fmaf(-factor[j].x, y[j][2 * i], low);
         y[j][2 * i + 1] = fmaf(-factor[j].y, y[j][2 * i + 1], high);
       }
-    pack_rows<Dtype>(packed, y, scaled);
   }
 
   // Publishes U; the state becomes that after the chunk.
@@ -433,13 +577,15 @@ class DeltaBlock90 {
     }
     pack_rows<Dtype>(packed, u, scaled);
     sm90::fence();
-    sm90::product_columns<Dtype>(sum, packed, sm90::descriptor(k, TileQ::panel_bytes), false);
+    sm90::product_columns<Dtype>(sum, packed,
+                                 sm90::descriptor(k + Shape::at_update, TileQ::panel_bytes), false);
     sm90::commit();
     if (owned) {
       updates_.acquire(slot);
       publish<Dtype, TileU>(u_tile(slot), times(slot, 1), own, from);
       sm90::barrier_arrive_warp(updates_.full(slot));
     }
+    if constexpr (Keyed) return advance(state, by, sum, key);
     const float all = by.all;
     sm90::wait<0>();
     sm90::pin(sum);
@@ -455,6 +601,55 @@ class DeltaBlock90 {
     for (int j = 0; j < D / 8; ++j)
 #pragma unroll
       for (int i = 0; i < 4; ++i) state.x[j][i] = fmaf(all, state.x[j][i], sum[j][i]);
+  }
+
+  // The same of a low rank, where V is added too.
+  __device__ __forceinline__ void update_low(ChainState<D>& state, uint32_t k,
+                                             const DeltaVectors& by, const KeyState& key,
+                                             const SlotState& slot, bool owned,
+                                             const float (&sums)[kSums][4]) const {
+    float sum[D / 8][4], none[2];
+    uint32_t u[kChainTokens / 16][4], v[kChainTokens / 16][4];
+    pack_rows<Dtype>(u, sums, none);
+    load_values<Dtype>(v, k + Shape::at_v, by.suffix);
+    sm90::fence();
+    sm90::product_columns<Dtype>(sum, u, sm90::descriptor(k + Shape::at_update, TileQ::panel_bytes),
+                                 false);
+    sm90::product_columns<Dtype>(sum, v, sm90::descriptor(k + Shape::at_values, TileQ::panel_bytes),
+                                 true);
+    sm90::commit();
+    if (owned) {
+      uint32_t raw[kChainTokens / 16][4];
+      load_v(raw, k);
+      updates_.acquire(slot);
+      publish<Dtype, TileU>(u_tile(slot), times(slot, 1), u, none);
+      publish<Dtype, TileU>(v_tile(slot), times(slot, 1), raw, none);
+      sm90::barrier_arrive_warp(updates_.full(slot));
+    }
+    advance(state, by, sum, key);
+  }
+
+  // After the last product of a chunk under key gates.
+  __device__ __forceinline__ void advance(ChainState<D>& state, const DeltaVectors& by,
+                                          float (&sum)[D / 8][4], const KeyState& key) const {
+    float2 all[D / 8];
+    load_channels(all, by);
+    const bool zeros = by.zero[1];
+    sm90::wait<0>();
+    sm90::pin(sum);
+    keys_.release(key);
+    if (zeros) {
+#pragma unroll
+      for (int j = 0; j < D / 8; ++j)
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          if ((i % 2 ? all[j].y : all[j].x) == 0) state.x[j][i] = 0;
+    }
+#pragma unroll
+    for (int j = 0; j < D / 8; ++j)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        state.x[j][i] = fmaf(i % 2 ? all[j].y : all[j].x, state.x[j][i], sum[j][i]);
   }
 
   __device__ void keep(ChainState<D>& state, int c) const {
@@ -473,15 +668,18 @@ class DeltaBlock90 {
     float o[kSums][4], own[kSums][4];
     queries_.wait(query);
     sm90::fence();
-    sm90::product_rows<Dtype, D, TileQ, TileH>(o, sm90::descriptor(q_tile(query)),
+    sm90::product_rows<Dtype, D, TileQ, TileH>(o, sm90::descriptor(q_tile(query) + Shape::at_query),
                                                sm90::descriptor(h_tile(slot)));
     sm90::commit();
     updates_.wait(slot);
     sm90::product_rows<Dtype, kChainTokens, TileT, TileU>(
-        own, sm90::descriptor(q_tile(query) + TileQ::bytes), sm90::descriptor(u_tile(slot)));
+        own, sm90::descriptor(q_tile(query) + Shape::at_scores), sm90::descriptor(u_tile(slot)));
+    if constexpr (Low)
+      add_rows<Dtype, kChainTokens>(own, sm90::descriptor(q_tile(query) + Shape::at_value_scores),
+                                    sm90::descriptor(v_tile(slot)));
     sm90::commit();
-    const auto* factors =
-        reinterpret_cast<const float*>(base_ + (q_tile(query) + TileQ::bytes + kDeltaTile - at_));
+    const auto* factors = reinterpret_cast<const float*>(
+        base_ + (q_tile(query) + Shape::at_scores + kDeltaTile - at_));
     const float factor[2] = {factors[row], factors[row + 8]};
     sm90::wait<0>();
     sm90::pin(o), sm90::pin(own);
@@ -542,36 +740,48 @@ template <class Shape>
 __global__ void __launch_bounds__(Shape::threads, 1)
     delta_forward_sm90_kernel(const __grid_constant__ DeltaWork90 work) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  const DeltaBlock90<Shape> block(work, shared);
-  block.init();
+  // Each role works out its own chain: values that all of them hold would be spilled.
+  using Block = DeltaBlock90<Shape>;
+  Block(work, shared).init();
   const int warp = sm90::uniform(threadIdx.x / 32);
   if (warp < 4) {
     sm90::setmaxnreg_dec<Shape::producer_regs>();
     if (work.cluster > 1) sm90::cluster_arrive();
-    if (warp == 0) block.produce();
+    if (warp == 0) Block(work, shared).produce();
   } else if (warp < 8) {
     sm90::setmaxnreg_inc<Shape::state_regs>();
-    block.move_state();
+    Block(work, shared).move_state();
   } else {
     sm90::setmaxnreg_inc<Shape::output_regs>();
     if (work.cluster > 1) sm90::cluster_arrive();
-    block.make_outputs();
+    Block(work, shared).make_outputs();
   }
 }
 
 template <DeltaConfig90 C>
 DeltaInstance90 delta_sm90_instance() {
   constexpr auto launcher = [](Context& ctx, const DeltaWork90& work) {
-    using Shape = DeltaShape90<C.dtype, C.d, C.stages, C.queries>;
+    using Shape = DeltaShape90<C>;
     constexpr char op[] = "x_delta_forward";
     constexpr int kShared = DeltaBlock90<Shape>::shared_bytes;
     static_assert(kShared <= 227 * 1024);
-    launch<delta_intra_sm90_kernel<C.dtype, C.d>>(ctx, op, work.slots * work.a.heads, 128,
-                                                  DeltaIntra<C.dtype, C.d>::shared_bytes, work);
-    launch_clusters<delta_forward_sm90_kernel<Shape>>(ctx, op, work.blocks, work.cluster,
-                                                      Shape::threads, kShared, work);
+    const int64_t chunks = work.slots * work.a.heads;
+    if constexpr (C.form == DeltaForm::head) {
+      launch<delta_intra_sm90_kernel<C.dtype, C.d>>(ctx, op, chunks, 128,
+                                                    DeltaIntra<C.dtype, C.d>::shared_bytes, work);
+    } else {
+      using Chunk = std::conditional_t<C.form == DeltaForm::low, DeltaLow<C.d>, DeltaKeys<C.d>>;
+      launch<delta_chunks_sm90_kernel<Chunk>>(ctx, op, chunks, 128, Chunk::shared_bytes, work);
+    }
+    const auto walk = [&](const DeltaWork90& w) {
+      launch_clusters<delta_forward_sm90_kernel<Shape>>(ctx, op, w.blocks, w.cluster,
+                                                        Shape::threads, kShared, w);
+    };
+    if (work.parts.count > 1) walk(work.first_walk()), join_parts(ctx, op, work.a, work.parts);
+    walk(work);
   };
-  return {C.dtype, C.d, launcher};
+  using Shape = DeltaShape90<C>;
+  return {C.dtype, C.d, C.form, Shape::key_stride, Shape::query_stride, launcher};
 }
 
 }  // namespace fovea::cuda

@@ -41,7 +41,7 @@ Plan plan(const Context& ctx, const fovea_x_delta_backward_params& p) {
   constexpr char op[] = "x_delta_backward";
   const Recur a = shared(op, p, p.dout, "dout");
   return choose(op, ctx, read_gradients(op, p, a), delta_backward_host,
-                FOVEA_CUDA_KERNELS(delta_backward_simt));
+                FOVEA_CUDA_KERNELS(delta_backward_sm90, delta_backward_simt));
 }
 
 }  // namespace fovea

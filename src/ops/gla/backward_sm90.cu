@@ -455,13 +455,13 @@ void enqueue(Context& ctx, const BackwardPlan& p, void* base) {
                 out.dtype};
       b.to[static_cast<int>(RecurGradient::gate_head)] = {};
     }
-    b.terms.head_gate = g.to;
+    b.terms.row_dg = g.to;
     const int64_t work = a.run.count * a.heads;
     launch<gla_ends_sm90>(ctx, kOp, work * (g.segments + 1), kThreads, 0, g,
                           work * (g.segments + 1));
     launch<gla_gates_sm90>(ctx, kOp, work * g.segments, kThreads, 0, g, work * g.segments);
   }
-  finish_recur_backward(ctx, kOp, b, p.sums.at(base));
+  add_recur_terms(ctx, kOp, b, p.sums.at(base));
 }
 
 Text offer(const Context& ctx, const RecurBackward& b, Plan& plan) {
@@ -518,7 +518,7 @@ Text offer(const Context& ctx, const RecurBackward& b, Plan& plan) {
     p.k.kept = space.add<float>(places, a.heads, a.d, a.e);
     p.head_gate = space.add<float>(a.b, a.s, a.heads), p.ends = space.add<float>(places, a.heads);
   }
-  p.sums = space.add<double>(count_recur_sums(p.b));
+  p.sums = space.add<double>(recur_sums(p.b));
   const Chain& shown = of_v ? p.v : of_k ? p.k : p.q;
   plan.kernel += Text(".") + dtype_name(a.q.dtype) + ".d" + Text::number(a.d) +
                  (a.gate_head ? ".head" : ".plain") + ".x" + Text::number(shown.work.copies);

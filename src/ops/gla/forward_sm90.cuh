@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// x_gla_forward on Hopper, with a head gate or none, in chunks of 64 tokens:
+// x_gla_forward on Hopper, in chunks of 64 tokens, with a head gate or none:
 //   O = scale e^P . (Q H) + (scale select tril(Q K') . e^D) V,   H = e^G H + (V e^S select)' K
+// and with key gates, where Q~, A and K~ are tiles that another kernel made (intra_sm90.cuh):
+//   O = Q~ H + A V + act(bonus dot V),   H = e^G H + V' K~,   e^G of each key channel
 // A chain is a sequence, a state head and 64 value columns.  `copies` blocks walk each chain: all
 // of them move the state, and chunks' outputs go round among them.  So few chains fill the device,
-// and no number of copies changes a bit.  Copy 0 writes states.
+// and no number of copies changes a bit.  Copy 0 writes states.  A chain may be one of several
+// parts of a sequence (cuda/loop/parts.h).
 //   Warpgroup 0: warp 0 is the producer.  Warps 1 to 3 make the decays of every third chunk.
 //   Warpgroup 1: the state, transposed in registers in f32.  Each chunk's sum is formed from zero
 //   and added by FFMA: the tensor core's sums are truncated, which would drift over many chunks.
@@ -24,21 +27,26 @@
 #pragma once
 #include "cuda/launch.h"
 #include "cuda/loop/chain_sm90.cuh"
+#include "cuda/tile/convert.cuh"
 #include "ops/gla/forward.cuh"
 
 namespace fovea::cuda {
 
-template <int Dtype_, int D_, bool Gated_, int Stages_, int Queries_>
+template <int Dtype_, int D_, int Gate_, int Stages_, int Queries_>
 struct GlaShape90 {
   static constexpr int Dtype = Dtype_, D = D_, Stages = Stages_, QStages = Queries_;
-  static constexpr bool gated = Gated_;
+  static constexpr bool gated = Gate_ == kGlaHead, keyed = Gate_ == kGlaKey;
+  static_assert(!keyed || Dtype == FOVEA_BF16);
   using TileQ = Swizzled<kChainTokens, D>;
   using TileV = Swizzled<kChainTokens, kChainColumns>;
   using TileH = Swizzled<kChainColumns, D>;
   using Keys = sm90::Pipeline<Stages>;
   using Queries = sm90::Pipeline<QStages>;
   using States = sm90::Pipeline<2>;
-  static constexpr int key_bytes = TileQ::bytes + TileV::bytes;
+  // With key gates the factors of channels follow, and Q~ has A after it.
+  static constexpr int key_bytes = TileQ::bytes + TileV::bytes + (keyed ? gla_key_factors(D) : 0);
+  static constexpr int key_stage = TileQ::bytes + TileV::bytes + (keyed ? 1024 : 0);
+  static constexpr int query_stage = keyed ? gla_query_stride(D) : TileQ::bytes;
   static constexpr int groups = 2;  // of outputs
   static constexpr int threads = 128 * (2 + groups);
   static constexpr int producer_regs = 56, state_regs = 184, output_regs = 136;
@@ -46,8 +54,8 @@ struct GlaShape90 {
 
 template <class Shape>
 struct GlaShared90 : sm90::SharedLayout {
-  int keys = tiles(Shape::key_bytes, Shape::Stages);
-  int q = tiles(Shape::TileQ::bytes, Shape::QStages);
+  int keys = tiles(Shape::key_stage, Shape::Stages);
+  int q = tiles(Shape::query_stage, Shape::QStages);
   int h = tiles(Shape::TileH::bytes, 2);
   int times = of<float>(2 * kChainColumns);
   int decays = Shape::gated ? of<float4>(Shape::Stages * kDecayPieces) : 0;
@@ -62,16 +70,20 @@ struct GlaShared90 : sm90::SharedLayout {
 // The block's part of its chain.
 struct GlaChain90 {
   RunTokens run;
-  int64_t head, column, out_row;
+  int64_t head, column, out_row, part;
   uint32_t copy, copies, outputs;
-  int begin, end;  // chunks that have outputs, from the first on; that the block walks
-  bool writes, has_output;
+  int begin;       // chunks that have outputs, from the first on
+  int start, end;  // chunks that the block walks
+  bool writes, has_output, last;
 
   __device__ GlaChain90(const GlaWork90& w, uint32_t block) {
     const Recur& a = w.a;
     const auto tiles = static_cast<uint32_t>(w.tiles), heads = static_cast<uint32_t>(a.heads);
     copies = static_cast<uint32_t>(w.copies), copy = block % copies, block /= copies;
     column = int64_t{block % tiles} * kChainColumns, block /= tiles;
+    const bool once = w.parts.count == 1;
+    const uint32_t parts = static_cast<uint32_t>(w.parts.count) - (w.parts.first ? 1 : 0);
+    part = once ? 0 : block % parts, block = once ? block : block / parts;
     head = block % heads;
     run = a.run[block / heads];
     outputs = static_cast<uint32_t>(a.outputs());
@@ -80,8 +92,15 @@ struct GlaChain90 {
     has_output = static_cast<bool>(a.o);
     begin = static_cast<int>(run.from / kChainTokens);
     end = static_cast<int>((run.count + kChainTokens - 1) / kChainTokens);
-    if (!writes)
-      while (end > 0 && !owns(end - 1)) --end;
+    start = 0, last = true;
+    if (!once) {
+      const int64_t from = part * w.parts.chunks, to = from + w.parts.chunks;
+      last = to >= end && (from < end || part == 0);
+      start = static_cast<int>(min(from, int64_t{end}));
+      end = static_cast<int>(min(to, int64_t{end}));
+    }
+    if (!writes && !w.parts.first)
+      while (end > start && !owns(end - 1)) --end;
   }
   // Whether this block writes rows of a chunk: of an output head, of any.
   __device__ bool owns(int chunk, uint32_t output) const {
@@ -106,7 +125,10 @@ struct GlaTurn90 {
   uint32_t first, step, copies;
 
   __device__ explicit GlaTurn90(const GlaChain90& chain)
-      : first(chain.copy), step(chain.outputs % chain.copies), copies(chain.copies) {}
+      : step(chain.outputs % chain.copies), copies(chain.copies) {
+    const uint32_t before = static_cast<uint32_t>(chain.start) % copies * step % copies;
+    first = chain.copy < before ? chain.copy + copies - before : chain.copy - before;
+  }
   __device__ void next() { first = first < step ? first + copies - step : first - step; }
 };
 
@@ -155,7 +177,7 @@ class GlaBlock90 {
     typename Shape::Queries::State query;
     GlaTurn90 turn(chain_);
     const int query_head = static_cast<int>(a_.query_head(output_head(0)));
-    for (int c = 0; c < chain_.end; ++c, key.next(), turn.next()) {
+    for (int c = chain_.start; c < chain_.end; ++c, key.next(), turn.next()) {
       const int row = static_cast<int>(chain_.run.begin + chain_.first(c));
       const int64_t left = chain_.run.count - chain_.first(c);
       const uint32_t tile = key_tile(key);
@@ -163,7 +185,10 @@ class GlaBlock90 {
       const auto load = [&](uint32_t barrier) {
         if (lane != 0) return;
         sm90::barrier_expect(barrier, Shape::key_bytes);
-        sm90::tma_load_panels<TileQ>(tile, w_.k, barrier, row, key_head, batch);
+        if constexpr (Shape::keyed)
+          load_keys(tile, c, barrier);
+        else
+          sm90::tma_load_panels<TileQ>(tile, w_.k, barrier, row, key_head, batch);
         sm90::tma_load_box(tile + TileQ::bytes, w_.v, barrier, static_cast<int>(chain_.column), row,
                            value_head, batch);
       };
@@ -187,7 +212,9 @@ class GlaBlock90 {
       if (!chain_.has(c, turn.first)) continue;
       for (uint32_t j = turn.first; j < chain_.outputs; j += chain_.copies) {
         queries_.acquire(query);
-        if (lane == 0)
+        if constexpr (Shape::keyed) {
+          if (lane == 0) load_query(q_tile(query), c, j, queries_.full(query));
+        } else if (lane == 0)
           sm90::tma_load_tile<TileQ>(
               q_tile(query), w_.q, queries_.full(query), row,
               j ? static_cast<int>(a_.query_head(output_head(j))) : query_head, batch);
@@ -209,9 +236,9 @@ class GlaBlock90 {
     const auto skip = [&](int chunks) {
       for (int i = 0; i < chunks; ++i) key.next();
     };
-    load(warp - 1);
+    load(chain_.start + warp - 1);
     skip(warp - 1);
-    for (int c = warp - 1; c < chain_.end; c += kGateWarps, skip(kGateWarps)) {
+    for (int c = chain_.start + warp - 1; c < chain_.end; c += kGateWarps, skip(kGateWarps)) {
       ChainGates gates = next;
       gates.map(a_, shift, rate, left(c));
       load(c + kGateWarps);
@@ -227,7 +254,7 @@ class GlaBlock90 {
     ChainState<D> state;
     float sum[D / 8][4];
     uint32_t values[kChainTokens / 16][4];  // with gates
-    state.load(a_.state_in, a_.state_in ? chain_.run.state : -1, chain_.head, chain_.column);
+    begin_state(state);
     if (w_.cluster > 1) sm90::cluster_arrive(), sm90::cluster_wait();
     typename Shape::Keys::State key;
     typename Shape::States::State slot;
@@ -238,8 +265,8 @@ class GlaBlock90 {
       if constexpr (Shape::gated)
         load_values<Dtype>(values, key_tile(at) + TileQ::bytes, decay(at).suffix);
     };
-    if (chain_.end > 0) take(key);
-    for (int c = 0; c < chain_.end; ++c, turn.next()) {
+    if (chain_.end > chain_.start) take(key);
+    for (int c = chain_.start; c < chain_.end; ++c, turn.next()) {
       const uint32_t k = key_tile(key), v = k + TileQ::bytes;
       const uint64_t b = sm90::descriptor(k, TileQ::panel_bytes);
       if constexpr (Shape::gated) {
@@ -251,6 +278,8 @@ class GlaBlock90 {
         sm90::product_transposed<Dtype, kChainTokens>(sum, sm90::descriptor(v), b);
       }
       sm90::commit();
+      if constexpr (Shape::keyed)
+        if (const float* all = key_factors(key); zeros(all)) state.clear(all);
       if (chain_.has(c, turn.first)) {
         states_.acquire(slot);
         state.template publish<Dtype>(h_tile(slot), times(slot));
@@ -263,13 +292,25 @@ class GlaBlock90 {
       key.next();
       sm90::wait<0>();
       sm90::pin(sum);
-      keys_.release(at);
-      // The product reads registers until it ends: V of the next chunk may not take them before.
-      if (c + 1 < chain_.end) take(key);
-      state.advance(factor, sum);
+      if constexpr (Shape::keyed) {
+        const float* all = key_factors(at);
+        state.advance(all, zeros(all), sum);
+        __syncwarp();
+        keys_.release(at);
+        if (c + 1 < chain_.end) take(key);
+      } else {
+        keys_.release(at);
+        // The product reads registers until it ends: V of the next chunk may not take them before.
+        if (c + 1 < chain_.end) take(key);
+        state.advance(factor, sum);
+      }
       if (chain_.writes && a_.snapshot) keep(state, c);
     }
-    if (chain_.writes && a_.state_out && chain_.out_row >= 0)
+    if (w_.parts.first) {
+      state.store(w_.parts.state, part_row() + 1, chain_.head, chain_.column);
+      return;
+    }
+    if (chain_.writes && chain_.last && a_.state_out && chain_.out_row >= 0)
       state.store(a_.state_out, chain_.out_row, chain_.head, chain_.column);
   }
 
@@ -284,7 +325,7 @@ class GlaBlock90 {
     const int64_t at =
         a_.o ? a_.o.offset(chain_.run.batch, chain_.run.begin + row, output_head(0), chain_.column)
              : 0;
-    for (int c = 0; c < chain_.end; ++c, key.next(), turn.next()) {
+    for (int c = chain_.start; c < chain_.end; ++c, key.next(), turn.next()) {
       keys_.wait(key);
       if (chain_.has(c, turn.first)) {
         states_.wait(slot);
@@ -293,7 +334,10 @@ class GlaBlock90 {
           if (whose == group) {
             // The last one of the group gives the state back.
             held = Shape::groups * uint64_t{chain_.copies} + j < chain_.outputs;
-            output(c, j, key, query, slot, !held, at);
+            if constexpr (Shape::keyed)
+              scored_output(c, j, key, query, slot, !held, at);
+            else
+              output(c, j, key, query, slot, !held, at);
           }
           query.next(), whose = whose + 1 == Shape::groups ? 0 : whose + 1;
         }
@@ -311,11 +355,23 @@ class GlaBlock90 {
   static constexpr int kSums = kChainColumns / 8;
   static constexpr int kGateWarps = 3;
 
+  // The row of a part in the states between parts.
+  __device__ int64_t part_row() const { return chain_.run.sequence * w_.parts.count + chain_.part; }
+  // The state before the part; in the first walk zeros.
+  __device__ void begin_state(ChainState<D>& state) const {
+    if (w_.parts.count > 1 && !w_.parts.first && (chain_.start < chain_.end || chain_.part == 0))
+      return state.load(w_.parts.state, part_row(), chain_.head, chain_.column);
+    const bool given = a_.state_in && chain_.part == 0;
+    state.load(a_.state_in, given ? chain_.run.state : -1, chain_.head, chain_.column);
+    // The second walk may write the state where it lies.
+    if (w_.parts.first && chain_.part == 0)
+      state.store(w_.parts.state, part_row(), chain_.head, chain_.column);
+  }
   __device__ uint32_t key_tile(const KeyState& at) const {
-    return at_ + kShared.keys + at.stage * Shape::key_bytes;
+    return at_ + kShared.keys + at.stage * Shape::key_stage;
   }
   __device__ uint32_t q_tile(const QueryState& at) const {
-    return at_ + kShared.q + at.stage * TileQ::bytes;
+    return at_ + kShared.q + at.stage * Shape::query_stage;
   }
   __device__ uint32_t h_tile(const SlotState& at) const {
     return at_ + kShared.h + at.stage * TileH::bytes;
@@ -326,6 +382,31 @@ class GlaBlock90 {
   __device__ ChainDecay& decay(const KeyState& at) const {
     return *reinterpret_cast<ChainDecay*>(base_ + kShared.decays +
                                           at.stage * (GlaShared90<Shape>::kDecayPieces * 16));
+  }
+  // With key gates: what another kernel made of a chunk.
+  __device__ const float* key_factors(const KeyState& at) const {
+    return reinterpret_cast<const float*>(base_ + kShared.keys + at.stage * Shape::key_stage +
+                                          TileQ::bytes + TileV::bytes);
+  }
+  __device__ static bool zeros(const float* factors) {
+    const int2 two = *reinterpret_cast<const int2*>(factors + D);
+    return two.x | two.y;
+  }
+  __device__ int64_t chunk_slot(int c) const {
+    return w_.slot(chain_.run.sequence, chain_.run.begin, c);
+  }
+  __device__ void load_keys(uint32_t tile, int c, uint32_t barrier) const {
+    const unsigned char* from =
+        w_.keys + (chunk_slot(c) * a_.heads + chain_.head) * gla_key_stride(D);
+    sm90::tma_load(tile, from, TileQ::bytes, barrier);
+    sm90::tma_load(tile + TileQ::bytes + TileV::bytes, from + TileQ::bytes, gla_key_factors(D),
+                   barrier);
+  }
+  __device__ void load_query(uint32_t tile, int c, uint32_t j, uint32_t barrier) const {
+    sm90::barrier_expect(barrier, gla_query_bytes(D));
+    sm90::tma_load(
+        tile, w_.queries + (chunk_slot(c) * a_.heads_out + output_head(j)) * gla_query_stride(D),
+        gla_query_bytes(D), barrier);
   }
   __device__ int64_t output_head(uint32_t j) const { return chain_.head * chain_.outputs + j; }
 
@@ -383,6 +464,31 @@ class GlaBlock90 {
     store(o, c, j, row, at);
   }
 
+  // The same of tiles that another kernel made.
+  __device__ __forceinline__ void scored_output(int c, uint32_t j, const KeyState& key,
+                                                const QueryState& query, const SlotState& slot,
+                                                bool last, int64_t at) const {
+    const uint32_t q = q_tile(query), v = key_tile(key) + TileQ::bytes;
+    const int row = 16 * (threadIdx.x % 128 / 32) + threadIdx.x % 32 / 4;
+    float o[kSums][4];
+    queries_.wait(query);
+    sm90::fence();
+    sm90::product_rows<Dtype, D, TileQ, TileH>(o, sm90::descriptor(q),
+                                               sm90::descriptor(h_tile(slot)));
+    add_scored<Dtype>(o, sm90::descriptor(q + TileQ::bytes), sm90::descriptor(v));
+    sm90::commit();
+    const auto* dots =
+        reinterpret_cast<const float*>(base_ + (q + TileQ::bytes + kGlaScores - at_));
+    const float dot[2] = {dots[row], dots[row + 8]};
+    sm90::wait<0>();
+    sm90::pin(o);
+    queries_.release(query);
+    if (last) states_.release(slot);
+    if (a_.bonus) add_bonus(o, base_ + (v - at_), row, dot);
+    if (a_.skip) add_skip(o, base_ + (v - at_), row);
+    store(o, c, j, row, at);
+  }
+
   __device__ void add_skip(float (&o)[kSums][4], const unsigned char* v, int row) const {
     const int pair = threadIdx.x % 4 * 2;
     const int64_t step = sm90::unhoisted(a_.skip.stride[1]);
@@ -403,7 +509,20 @@ class GlaBlock90 {
       }
     }
   }
-
+  // Row and row + 8 read their own token by `dot`.
+  __device__ void add_bonus(float (&o)[kSums][4], const unsigned char* v, int row,
+                            const float (&dot)[2]) const {
+    const int pair = threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int n = 0; n < kSums; ++n)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float2 value = pair_of<Dtype>(
+            *reinterpret_cast<const uint32_t*>(v + TileV::at(row + 8 * h, n) + 2 * pair));
+        o[n][2 * h] += a_.bonus_of(dot[h] * value.x);
+        o[n][2 * h + 1] += a_.bonus_of(dot[h] * value.y);
+      }
+  }
   // `first`: the lane's first row of o, in output head 0.
   __device__ void store(const float (&o)[kSums][4], int c, uint32_t j, int row,
                         int64_t first) const {
@@ -467,16 +586,48 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   }
 }
 
+// With key gates: the decays of a part, products over its chunks.  A block owns a part and a head,
+// a thread a channel.
+template <int D>
+__global__ void __launch_bounds__(D)
+    gla_part_decays_kernel(const __grid_constant__ GlaWork90 work) {
+  const Recur& a = work.a;
+  const int64_t head = blockIdx.x % a.heads, row = blockIdx.x / a.heads;
+  const int64_t part = row % work.parts.count;
+  const RunTokens run = a.run[row / work.parts.count];
+  const int64_t chunks = (run.count + kChainTokens - 1) / kChainTokens;
+  float all = 1;
+  for (int64_t c = part * work.parts.chunks; c < min((part + 1) * work.parts.chunks, chunks); ++c)
+    all *= reinterpret_cast<const float*>(
+        work.keys + (work.slot(run.sequence, run.begin, c) * a.heads + head) * gla_key_stride(D) +
+        kChainTokens * D * 2)[threadIdx.x];
+  *work.parts.decay.at(row, head, static_cast<int64_t>(threadIdx.x)) = all;
+}
+
 template <GlaConfig90 C>
 GlaInstance90 gla_sm90_instance() {
-  using Shape = GlaShape90<C.dtype, C.d, C.gated != 0, C.stages, C.queries>;
+  using Shape = GlaShape90<C.dtype, C.d, C.gate, C.stages, C.queries>;
+  constexpr int D = C.d;
   constexpr auto launcher = [](Context& ctx, const GlaWork90& work) {
     constexpr int kShared = GlaBlock90<Shape>::shared_bytes;
     static_assert(kShared <= 227 * 1024);
-    launch_clusters<gla_forward_sm90_kernel<Shape>>(ctx, "x_gla_forward", work.blocks, work.cluster,
-                                                    Shape::threads, kShared, work);
+    constexpr char op[] = "x_gla_forward";
+    const auto walk = [&](const GlaWork90& w) {
+      launch_clusters<gla_forward_sm90_kernel<Shape>>(ctx, op, w.blocks, w.cluster, Shape::threads,
+                                                      kShared, w);
+    };
+    if (work.parts.count > 1) {
+      walk(work.first_walk());
+      if constexpr (Shape::keyed)
+        launch<gla_part_decays_kernel<D>>(
+            ctx, op, work.a.run.count * work.parts.count * work.a.heads, D, 0, work);
+      else
+        decays_of_parts(ctx, op, work.a, work.parts);
+      join_decayed_parts(ctx, op, work.a, work.parts);
+    }
+    walk(work);
   };
-  return {C.dtype, C.d, C.gated != 0, launcher};
+  return {C.dtype, C.d, C.gate, launcher};
 }
 
 }  // namespace fovea::cuda

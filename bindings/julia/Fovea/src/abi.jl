@@ -1782,7 +1782,7 @@ struct XGlaForwardParams
     read_before::Int32
     normalise::Int32
     bonus_sigmoid::Int32
-    reserved::Int32
+    splits::Int32
 end
 
 # fovea_x_gla_backward_params
@@ -1871,7 +1871,7 @@ struct XDeltaForwardParams
     gate_map::Int32
     beta_map::Int32
     l2_norm::Int32
-    reserved::Int32
+    splits::Int32
 end
 
 # fovea_x_delta_backward_params

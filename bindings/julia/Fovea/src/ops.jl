@@ -5896,6 +5896,8 @@ excludes gates, `read_before`, bonus, skip and snapshot.
 
 Limits: d is at most 512.  Every valid call has a kernel on the host and one on CUDA.  Hopper's
 tensor cores take f16 and bf16 with d of 64 or 128, e a multiple of 64, no gate or a head gate.
+Key gates are bf16 there.  Then k and v that are not finite reach rows of their chunk of 64
+tokens behind a reset, and the state.
 Source: the chunk and recurrent forms of arXiv 2312.06635, 2307.08621 and 2405.21060.
 
 Sizes are Julia's, fastest first.
@@ -5938,6 +5940,7 @@ Sizes are Julia's, fastest first.
 - `read_before`: 1: `y_t` reads the state before its token
 - `normalise`: 1: `y_t` is divided by scale q^ . `z_t` + eps
 - `bonus_sigmoid`: act: 0 none, 1 sigmoid of each column
+- `splits`: parts that a sequence is walked in at once; 0: chosen from shapes, 1: bits do not depend on cuts
 """
 function x_gla_forward(ctx::Target, q, k, v;
     gate_head=nothing, gate_key=nothing, gate_value=nothing, gate_rate=nothing, gate_bias=nothing,
@@ -5946,7 +5949,7 @@ function x_gla_forward(ctx::Target, q, k, v;
     state_row=nothing, state_out_row=nothing, output_from=nothing, snapshot_row=nothing,
     key_start=nothing, key_len=nothing, token_max=0, snapshot_every=0, scale=0, eps=0,
     gate_bound=0, gate_tau=0, gate_map=0, map_q=0, map_k=0, full=0, read_before=false,
-    normalise=false, bonus_sigmoid=0)
+    normalise=false, bonus_sigmoid=0, splits=0)
     in_q = needed(ctx, "x_gla_forward", "q", q)
     in_k = needed(ctx, "x_gla_forward", "k", k)
     in_v = needed(ctx, "x_gla_forward", "v", v)
@@ -6024,7 +6027,7 @@ function x_gla_forward(ctx::Target, q, k, v;
             number(Int32, "x_gla_forward: read_before", read_before),
             number(Int32, "x_gla_forward: normalise", normalise),
             number(Int32, "x_gla_forward: bonus_sigmoid", bonus_sigmoid),
-            0)
+            number(Int32, "x_gla_forward: splits", splits))
         done = launch(ctx, fovea_x_gla_forward, fovea_x_gla_forward_workspace, Ref(params))
     end)
     results(done, merge(named(Val(:o), out_o), named(Val(:state_out), out_state_out), named(Val(:z_out), out_z_out), named(Val(:snapshot), out_snapshot), named(Val(:z_snapshot), out_z_snapshot)))
@@ -6235,8 +6238,9 @@ beta is as given, or `beta_map` makes it of raw numbers.  `l2_norm`: x / sqrt(su
 head.  At least one of o, `state_out` and snapshot is given.  `low_a` excludes beta and erase.
 
 Limits: d is at most 512.  Every valid call has a kernel on the host and one on CUDA.  Hopper's
-tensor cores take bf16 with d of 64 or 128, e a multiple of 64, no gate or a head gate, no
-erase.  Source: arXiv 2406.06484, 2412.06464, 2503.14456 and 2510.26692.
+tensor cores take bf16 with d of 64 or 128, e a multiple of 64, any gate, `low_a` with `gate_key`,
+no erase.  There a NaN of the state outlives the reset of a key gate within 64 tokens.
+Source: arXiv 2406.06484, 2412.06464, 2503.14456 and 2510.26692.
 
 Sizes are Julia's, fastest first.
 - `q`: (d, h, s, b) f32 f16 bf16
@@ -6269,13 +6273,14 @@ Sizes are Julia's, fastest first.
 - `gate_map`: a number or `:name` of `fovea_x_gate_map`
 - `beta_map`: a number or `:name` of `fovea_x_beta_map`
 - `l2_norm`: 1: q and k are divided by their norms
+- `splits`: parts that a sequence is walked in at once; 0: chosen from shapes, 1: bits do not depend on cuts
 """
 function x_delta_forward(ctx::Target, q, k, v;
     beta=nothing, erase=nothing, gate_head=nothing, gate_key=nothing, gate_rate=nothing,
     gate_bias=nothing, low_a=nothing, low_b=nothing, state_in=nothing, o=false, state_out=false,
     snapshot=nothing, start=nothing, len=nothing, state_row=nothing, state_out_row=nothing,
     output_from=nothing, snapshot_row=nothing, token_max=0, snapshot_every=0, scale=0, eps=0,
-    gate_bound=0, gate_tau=0, gate_map=0, beta_map=0, l2_norm=false)
+    gate_bound=0, gate_tau=0, gate_map=0, beta_map=0, l2_norm=false, splits=0)
     in_q = needed(ctx, "x_delta_forward", "q", q)
     in_k = needed(ctx, "x_delta_forward", "k", k)
     in_v = needed(ctx, "x_delta_forward", "v", v)
@@ -6335,7 +6340,7 @@ function x_delta_forward(ctx::Target, q, k, v;
             enumerated(X_GATE_MAP, "x_delta_forward: gate_map", gate_map),
             enumerated(X_BETA_MAP, "x_delta_forward: beta_map", beta_map),
             number(Int32, "x_delta_forward: l2_norm", l2_norm),
-            0)
+            number(Int32, "x_delta_forward: splits", splits))
         done = launch(ctx, fovea_x_delta_forward, fovea_x_delta_forward_workspace, Ref(params))
     end)
     results(done, merge(named(Val(:o), out_o), named(Val(:state_out), out_state_out), named(Val(:snapshot), out_snapshot)))

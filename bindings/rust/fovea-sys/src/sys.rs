@@ -2681,6 +2681,8 @@ c_struct! {
     ///
     /// Limits: d is at most 512.  Every valid call has a kernel on the host and one on CUDA.  Hopper's
     /// tensor cores take f16 and bf16 with d of 64 or 128, e a multiple of 64, no gate or a head gate.
+    /// Key gates are bf16 there.  Then k and v that are not finite reach rows of their chunk of 64
+    /// tokens behind a reset, and the state.
     /// Source: the chunk and recurrent forms of arXiv 2312.06635, 2307.08621 and 2405.21060.
     /// ```
     fovea_x_gla_forward_params: 2568 bytes;
@@ -2724,7 +2726,7 @@ c_struct! {
     read_before: i32 = 2552, "1: y_t reads the state before its token";
     normalise: i32 = 2556, "1: y_t is divided by scale q^ . z_t + eps";
     bonus_sigmoid: i32 = 2560, "act: 0 none, 1 sigmoid of each column";
-    reserved: i32 = 2564, "0";
+    splits: i32 = 2564, "parts that a sequence is walked in at once; 0: chosen from shapes, 1: bits do not depend on cuts";
 }
 
 c_struct! {
@@ -2811,8 +2813,9 @@ c_struct! {
     /// head.  At least one of o, state_out and snapshot is given.  low_a excludes beta and erase.
     ///
     /// Limits: d is at most 512.  Every valid call has a kernel on the host and one on CUDA.  Hopper's
-    /// tensor cores take bf16 with d of 64 or 128, e a multiple of 64, no gate or a head gate, no
-    /// erase.  Source: arXiv 2406.06484, 2412.06464, 2503.14456 and 2510.26692.
+    /// tensor cores take bf16 with d of 64 or 128, e a multiple of 64, any gate, low_a with gate_key,
+    /// no erase.  There a NaN of the state outlives the reset of a key gate within 64 tokens.
+    /// Source: arXiv 2406.06484, 2412.06464, 2503.14456 and 2510.26692.
     /// ```
     fovea_x_delta_forward_params: 2072 bytes;
     struct_size: usize = 0, "sizeof(fovea_x_delta_forward_params)";
@@ -2846,7 +2849,7 @@ c_struct! {
     gate_map: i32 = 2056, "The fovea_x_gate_map.";
     beta_map: i32 = 2060, "The fovea_x_beta_map.";
     l2_norm: i32 = 2064, "1: q and k are divided by their norms";
-    reserved: i32 = 2068, "0";
+    splits: i32 = 2068, "parts that a sequence is walked in at once; 0: chosen from shapes, 1: bits do not depend on cuts";
 }
 
 c_struct! {

@@ -2102,6 +2102,8 @@ op! {
     ///
     /// Limits: d is at most 512.  Every valid call has a kernel on the host and one on CUDA.  Hopper's
     /// tensor cores take f16 and bf16 with d of 64 or 128, e a multiple of 64, no gate or a head gate.
+    /// Key gates are bf16 there.  Then k and v that are not finite reach rows of their chunk of 64
+    /// tokens behind a reset, and the state.
     /// Source: the chunk and recurrent forms of arXiv 2312.06635, 2307.08621 and 2405.21060.
     /// ```
     XGlaForward(x_gla_forward: fovea_x_gla_forward_params, fovea_x_gla_forward, fovea_x_gla_forward_workspace)
@@ -2147,6 +2149,7 @@ op! {
         read_before set_read_before: bool, "1: y_t reads the state before its token";
         normalise set_normalise: bool, "1: y_t is divided by scale q^ . z_t + eps";
         bonus_sigmoid set_bonus_sigmoid: i32, "act: 0 none, 1 sigmoid of each column";
+        splits set_splits: i32, "parts that a sequence is walked in at once; 0: chosen from shapes, 1: bits do not depend on cuts";
     }
 }
 
@@ -2236,8 +2239,9 @@ op! {
     /// head.  At least one of o, state_out and snapshot is given.  low_a excludes beta and erase.
     ///
     /// Limits: d is at most 512.  Every valid call has a kernel on the host and one on CUDA.  Hopper's
-    /// tensor cores take bf16 with d of 64 or 128, e a multiple of 64, no gate or a head gate, no
-    /// erase.  Source: arXiv 2406.06484, 2412.06464, 2503.14456 and 2510.26692.
+    /// tensor cores take bf16 with d of 64 or 128, e a multiple of 64, any gate, low_a with gate_key,
+    /// no erase.  There a NaN of the state outlives the reset of a key gate within 64 tokens.
+    /// Source: arXiv 2406.06484, 2412.06464, 2503.14456 and 2510.26692.
     /// ```
     XDeltaForward(x_delta_forward: fovea_x_delta_forward_params, fovea_x_delta_forward, fovea_x_delta_forward_workspace)
     new {
@@ -2273,6 +2277,7 @@ op! {
         gate_map set_gate_map: enum XGateMap, "The fovea_x_gate_map.";
         beta_map set_beta_map: enum XBetaMap, "The fovea_x_beta_map.";
         l2_norm set_l2_norm: bool, "1: q and k are divided by their norms";
+        splits set_splits: i32, "parts that a sequence is walked in at once; 0: chosen from shapes, 1: bits do not depend on cuts";
     }
 }
 

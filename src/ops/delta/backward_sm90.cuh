@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// x_delta_backward on Hopper, with a head gate or none, in chunks of 64 tokens: three kernels.
+//   intra_sm90.cuh           T, A, decays and norms of every chunk, as the forward makes them
+//   backward_chain_sm90.cuh  H and U from the first chunk on, W and dV from the last one on
+//   backward_tile_sm90.cuh   dq, dk and the gradients of gates and beta, of every chunk
+#pragma once
+#include "ops/delta/backward_chain_sm90.cuh"
+#include "ops/delta/backward_tile_sm90.cuh"
+
+namespace fovea::cuda {
+
+template <DeltaBackwardConfig90 C>
+DeltaBackwardInstance90 delta_backward_sm90_instance() {
+  constexpr auto launcher = [](Context& ctx, const DeltaBackwardWork90& work) {
+    using States = DeltaShape90<C.dtype, C.d, C.stages, 1>;
+    using Reverse = DeltaReverseShape90<C.dtype, C.d, C.keys, C.queries>;
+    using Gradient = DeltaGradientShape90<C.dtype, C.d, C.panels>;
+    constexpr char op[] = "x_delta_backward";
+    constexpr int kStates = DeltaStates90<States>::shared_bytes;
+    constexpr int kReverse = DeltaReverse90<Reverse>::shared_bytes;
+    constexpr int kChains = kStates > kReverse ? kStates : kReverse;
+    constexpr int kGradients = DeltaGradient90<Gradient>::shared_bytes;
+    static_assert(kChains <= 227 * 1024 && kGradients <= 227 * 1024);
+    launch<delta_intra_sm90_kernel<C.dtype, C.d>>(
+        ctx, op, work.forward.slots * work.forward.a.heads, 128,
+        DeltaIntra<C.dtype, C.d>::shared_bytes, work.forward);
+    launch<delta_backward_chain_sm90_kernel<States, Reverse>>(ctx, op, 2 * work.forward.blocks, 384,
+                                                              kChains, work);
+    const int64_t most = device_info(ctx).multiprocessors;
+    const int64_t units = work.spans * work.b.forward.heads_out;
+    launch<delta_gradient_sm90_kernel<Gradient>>(ctx, op, units < most ? units : most,
+                                                 Gradient::threads, kGradients, work);
+  };
+  return {C.dtype, C.d, launcher};
+}
+
+}  // namespace fovea::cuda
+
+#undef FOVEA_INSTANCE  // forward_sm90.cuh's
+#define FOVEA_INSTANCE(...)                                          \
+  namespace fovea::cuda {                                            \
+  template DeltaBackwardInstance90                                   \
+  delta_backward_sm90_instance<DeltaBackwardConfig90 __VA_ARGS__>(); \
+  }
