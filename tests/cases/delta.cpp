@@ -459,8 +459,12 @@ void backward_chains(std::vector<harness::Case>& cases) {
     const std::string words = std::string("q:bf16 d=") + d + " ";
     const std::string kernel = std::string("sm90.bf16.d") + d;
     for (size_t i = 0; i < shapes.size(); ++i)
-      for (size_t turn : {0, 3})
-        add(words + shapes[i] + " " + forms[(i + turn) % forms.size()], kernel);
+      for (size_t turn : {0, 3}) {
+        const std::string& form = forms[(i + turn) % forms.size()];
+        // dbeta summed over tokens is f32's.
+        const bool simt = shapes[i].find("sums=1") != std::string::npos && form.find("beta") == 0;
+        add(words + shapes[i] + " " + form, simt ? std::string("simt.bf16.d") + d : kernel);
+      }
     add(words + "e=64 b=3 s=70 h=1 g=1 x=1 nan=2 state_in dstate_out gate_head gates=2 beta all=1",
         kernel);
     for (const char* alone : {"dq", "dk", "dv", "dstate_in", "beta dbeta", "gate_head dgate_head",

@@ -165,6 +165,9 @@ void enqueue(Context& ctx, const DeltaBackwardPlan& p, void* base) {
 Text offer(const Context& ctx, const RecurBackward& call, Plan& plan) {
   const Recur& a = call.forward;
   if (Text why = refuses(ctx, a); !why.empty()) return why;
+  // A sum over tokens keeps what products in 16 bits have in common; f32 does not have it.
+  const Floats<4>& dbeta = call.to[static_cast<int>(RecurGradient::beta)];
+  if (dbeta && a.s > 1 && !dbeta.view.stride[1]) return "dbeta is summed over tokens";
   DeltaBackwardPlan p{};
   for (const DeltaBackwardInstance90& row : instances())
     if (row.dtype == a.q.dtype && row.d == a.d) p.found = &row;
