@@ -38,6 +38,11 @@ namespace fovea::cuda {
 
 // ---- states
 
+template <DeltaConfig90 C>
+struct DeltaStatesShape90 : DeltaShape90<C> {
+  static constexpr bool whole = true;
+};
+
 template <class Shape>
 class DeltaStates90 : public DeltaBlock90<Shape> {
   using Base = DeltaBlock90<Shape>;

@@ -12,7 +12,7 @@ namespace fovea::cuda {
 template <DeltaBackwardConfig90 C>
 DeltaBackwardInstance90 delta_backward_sm90_instance() {
   constexpr auto launcher = [](Context& ctx, const DeltaBackwardWork90& work) {
-    using States = DeltaShape90<C.dtype, C.d, C.stages, 1>;
+    using States = DeltaStatesShape90<DeltaConfig90{C.dtype, C.d, DeltaForm::head, C.stages, 1, 2}>;
     using Reverse = DeltaReverseShape90<C.dtype, C.d, C.keys, C.queries>;
     using Gradient = DeltaGradientShape90<C.dtype, C.d, C.panels>;
     constexpr char op[] = "x_delta_backward";

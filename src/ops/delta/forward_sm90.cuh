@@ -40,6 +40,7 @@ struct DeltaShape90 {
   static constexpr int Dtype = C.dtype, D = C.d, Stages = C.stages, QStages = C.queries;
   static constexpr int Slots = C.slots;
   static constexpr bool Keyed = C.form != DeltaForm::head, Low = C.form == DeltaForm::low;
+  static constexpr bool whole = false;  // chains are never parts, and keep no snapshots
   using TileQ = Swizzled<kChainTokens, D>;
   using TileV = Swizzled<kChainTokens, kChainColumns>;
   using TileT = Swizzled<kChainTokens, kChainTokens>;
@@ -278,18 +279,18 @@ class DeltaBlock90 {
         w_.inverses + (chain_.slot * a_.heads + chain_.head) * Shape::key_stride;
     KeyState key;
     QueryState query;
-    if (chain_.carries) zero_values();
-    for (int c = chain_.start; c < chain_.end; ++c, key.next()) {
+    if (carries()) zero_values();
+    for (int c = start(); c < chain_.end; ++c, key.next()) {
       const int row = static_cast<int>(chain_.run.begin + chain_.first(c));
       const int64_t left = chain_.run.count - chain_.first(c);
       const uint32_t tile = key_tile(key);
       keys_.acquire(key);
       const auto load = [&](uint32_t barrier) {
         if (lane != 0) return;
-        sm90::barrier_expect(barrier, Shape::key_loaded - (chain_.carries ? TileV::bytes : 0));
+        sm90::barrier_expect(barrier, Shape::key_loaded - (carries() ? TileV::bytes : 0));
         if constexpr (!Keyed)
           sm90::tma_load_panels<TileQ>(tile, w_.k, barrier, row, key_head, batch);
-        if (!chain_.carries)
+        if (!carries())
           sm90::tma_load_box(tile + Shape::at_v, w_.v, barrier, static_cast<int>(chain_.column),
                              row, value_head, batch);
         sm90::tma_load(tile + Shape::at_inverse, inverse + c * a_.heads * Shape::key_stride,
@@ -327,13 +328,13 @@ class DeltaBlock90 {
   // Warpgroup 1.
   __device__ void move_state() const {
     ChainState<D> state;
-    if (chain_.idle) return;
+    if (!Shape::whole && chain_.idle) return;
     begin_state(state);
     if (w_.cluster > 1) sm90::cluster_arrive(), sm90::cluster_wait();
     KeyState key;
     SlotState slot;
     DeltaTurns turns(chain_);
-    for (int c = chain_.start; c < chain_.end; ++c, key.next(), turns.next()) {
+    for (int c = start(); c < chain_.end; ++c, key.next(), turns.next()) {
       const uint32_t k = key_tile(key);
       const DeltaVectors& by = *reinterpret_cast<const DeltaVectors*>(
           base_ + (k + Shape::at_inverse + kDeltaTile - at_));
@@ -359,8 +360,9 @@ class DeltaBlock90 {
       else
         update(state, k, by, suffix, key, slot, owned, u);
       if (owned) slot.next();
-      if (chain_.writes && a_.snapshot) keep(state, c);
+      if (!Shape::whole && chain_.writes && a_.snapshot) keep(state, c);
     }
+    if (Shape::whole) return;
     if (w_.parts.first)
       store_part(state);
     else if (chain_.writes && chain_.last && a_.state_out && chain_.out_row >= 0)
@@ -414,8 +416,17 @@ class DeltaBlock90 {
   __device__ int64_t part_row() const {
     return chain_.run.sequence * w_.parts.count + chain_.part;
   }
+  __device__ int start() const {
+    return Shape::whole ? 0 : chain_.start;
+  }
+  __device__ bool carries() const {
+    return !Shape::whole && chain_.carries;
+  }
   // The state before the part; in the first walk zeros, of a carry the identity.
   __device__ void begin_state(ChainState<D>& state) const {
+    if constexpr (Shape::whole)
+      return state.load(a_.state_in, a_.state_in ? chain_.run.state : -1, chain_.head,
+                        chain_.column);
     if (chain_.carries) return state.identity(static_cast<int>(chain_.column));
     if (w_.parts.count > 1 && !w_.parts.first)
       return state.load(w_.parts.state, part_row(), chain_.head, chain_.column);
