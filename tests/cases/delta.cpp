@@ -322,7 +322,7 @@ const std::vector<std::string> kForms = {"",
 // Sequences in parts, of which short ones have fewer.
 const std::vector<std::string> kParts = {
     "e=64 b=2 s=330 h=2 g=2 x=2 state_in state_out splits=3",
-    "e=128 start seqs=4 s=700 h=4 g=2 x=2 state_in state_row shared=1 splits=4",
+    "e=128 start seqs=4 s=700 h=2 g=1 x=2 state_in state_row shared=1 splits=4",
     "e=64 b=1 s=450 h=2 g=2 x=2 state_in state_out snapshot snapshot_row snapshot_every=64 "
     "splits=100",
     "e=64 b=3 s=260 len output_from h=2 g=2 x=4 state_in state_row state_out splits=2",
