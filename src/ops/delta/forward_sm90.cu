@@ -138,6 +138,8 @@ Text offer(const Context& ctx, const Recur& a, Plan& plan) {
   const bool together = in_place(a);
   const int64_t copies = copies_of(ctx, a, work.blocks, together);
   work.copies = static_cast<int32_t>(copies), work.cluster = together ? work.copies : 1;
+  if (a.gate_key && copies % 2 == 0) work.cluster = 2;  // pairs share what they load
+
   work.blocks *= copies;
   if (Text why = map_each({{"q", {a.q.view, a.q.dtype, a.b, a.s, a.h, a.d, kChainTokens}, work.q},
                            {"k", {a.k.view, a.k.dtype, a.b, a.t, a.g, a.d, kChainTokens}, work.k},

@@ -108,7 +108,8 @@ struct DeltaChain90 {
     has_output = static_cast<bool>(a.o) && run.from < run.count;
     begin = static_cast<int>(run.from / kChainTokens);
     end = static_cast<int>((run.count + kChainTokens - 1) / kChainTokens);
-    if (!writes)
+    // Blocks of a cluster that share loads walk the same chunks.
+    if (!writes && (w.cluster == 1 || !a.gate_key))
       while (end > 0 && !owns(end - 1)) --end;
   }
   // Whether this block writes rows of a chunk: of an output head, of any.
@@ -194,6 +195,24 @@ __device__ __forceinline__ void publish(uint32_t tile, float* to_times,
   __syncwarp();
 }
 
+// Two blocks of a cluster that share what is loaded: the same bytes to the same place of both,
+// whose barriers are told; and a barrier of the other block.
+__device__ __forceinline__ void load_shared(uint32_t to, const void* from, uint32_t bytes,
+                                            uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+      "[%1], %2, [%3], %4;" ::"r"(to),
+      "l"(from), "r"(bytes), "r"(barrier), "h"(static_cast<uint16_t>(3))
+      : "memory");
+}
+__device__ __forceinline__ void arrive_other(uint32_t barrier) {
+  asm volatile(
+      "{.reg .b32 rank, at; mov.u32 rank, %%cluster_ctarank; xor.b32 rank, rank, 1; "
+      "mapa.shared::cluster.u32 at, %0, rank; "
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [at];}" ::"r"(barrier)
+      : "memory");
+}
+
 // d += A B', A packed sums or a tile, B a tile [row][k].
 template <int Dtype, class TileB, int N, int Steps>
 __device__ __forceinline__ void add_rows(float (&d)[N][4], const uint32_t (&a)[Steps][4],
@@ -238,11 +257,21 @@ class DeltaBlock90 {
 
   __device__ void init() const {
     if (threadIdx.x == 0) {
-      keys_.init(1, 4), queries_.init(1, 4), states_.init(4, 4), updates_.init(4, 4);
+      keys_.init(1, shares() ? 8 : 4), queries_.init(1, 4), states_.init(4, 4), updates_.init(4, 4);
       sm90::barrier_init(at_ + kShared.tail, 1);
       sm90::barrier_init_done();
     }
-    __syncthreads();
+    if (shares())
+      sm90::cluster_arrive(), sm90::cluster_wait();
+    else
+      __syncthreads();
+  }
+  // No block of a cluster ends while the other may reach into it.
+  __device__ void leave(bool waited) const {
+    if (!shares()) return;
+    __syncwarp();
+    if (!waited) sm90::cluster_wait();
+    sm90::cluster_arrive(), sm90::cluster_wait();
   }
 
   // Warp 0.
@@ -266,8 +295,15 @@ class DeltaBlock90 {
           sm90::tma_load_panels<TileQ>(tile, w_.k, barrier, row, key_head, batch);
         sm90::tma_load_box(tile + Shape::at_v, w_.v, barrier, static_cast<int>(chain_.column), row,
                            value_head, batch);
-        sm90::tma_load(tile + Shape::at_inverse, inverse + c * a_.heads * Shape::key_stride,
-                       Keyed ? Shape::key_stride : kDeltaInverseBytes, barrier);
+        const unsigned char* from = inverse + c * a_.heads * Shape::key_stride;
+        if (shares()) {
+          constexpr int kHalf = Shape::key_stride / 2;
+          const int half = static_cast<int>(chain_.copy % 2) * kHalf;
+          load_shared(tile + Shape::at_inverse + half, from + half, kHalf, barrier);
+        } else {
+          sm90::tma_load(tile + Shape::at_inverse, from,
+                         Keyed ? Shape::key_stride : kDeltaInverseBytes, barrier);
+        }
       };
       if (left >= kChainTokens) {
         load(keys_.full(key));
@@ -391,6 +427,15 @@ class DeltaBlock90 {
                             ? tile + TileQ::at(i / kChunks, chunk)
                             : tile + Shape::at_v + TileV::at(i / kChunks, chunk % kPanelChunks));
     }
+  }
+
+  // Whether a cluster's two blocks share T and the tiles of keys.
+  __device__ bool shares() const {
+    return Keyed && w_.cluster == 2;
+  }
+  __device__ void release(const KeyState& key) const {
+    keys_.release(key);
+    if (shares() && threadIdx.x % 32 == 0) arrive_other(keys_.empty(key));
   }
 
   // The lane's columns of 64.
@@ -577,7 +622,7 @@ class DeltaBlock90 {
     const bool zeros = by.zero[1];
     sm90::wait<0>();
     sm90::pin(sum);
-    keys_.release(key);
+    release(key);
     if (zeros) {
 #pragma unroll
       for (int j = 0; j < D / 8; ++j)
@@ -687,14 +732,19 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   if (warp < 4) {
     sm90::setmaxnreg_dec<Shape::producer_regs>();
     if (work.cluster > 1) sm90::cluster_arrive();
-    if (warp == 0) Block(work, shared).produce();
+    if (warp == 0) {
+      Block(work, shared).produce();
+      Block(work, shared).leave(false);
+    }
   } else if (warp < 8) {
     sm90::setmaxnreg_inc<Shape::state_regs>();
     Block(work, shared).move_state();
+    Block(work, shared).leave(true);
   } else {
     sm90::setmaxnreg_inc<Shape::output_regs>();
     if (work.cluster > 1) sm90::cluster_arrive();
     Block(work, shared).make_outputs();
+    Block(work, shared).leave(false);
   }
 }
 
