@@ -113,6 +113,8 @@ struct DeltaReverseShared90 : sm90::SharedLayout {
   int w = tiles(Shape::TileH::bytes);
   int dv = tiles(Shape::TileV::bytes);
   int x = tiles(kChainTokens * kChainColumns * 4);
+  int v = tiles(Shape::TileV::bytes);
+  int along = of<float>(4 * kChainTokens);  // dV . v by warp
   int key_pipe = this->template pipeline<Shape::Stages>();
   int q_pipe = this->template pipeline<Shape::QStages>();
   int scaled_pipe = this->template pipeline<Shape::QStages>();
@@ -348,20 +350,23 @@ class DeltaReverse90 {
         __syncwarp();
         sm90::barrier_arrive_warp(scaled_.full(query));
       }
+      float dv[kSums][4];
       x_.acquire(one);
-      if (w_.betas) {
-        if (c < chunks_ - 1) dot_values(c + 1, v);
-        load_values(c, v);
-      }
+      if (w_.betas) take_values(dv);
       float4* to = reinterpret_cast<float4*>(base_ + kShared.x) + threadIdx.x % 128;
 #pragma unroll
       for (int j = 0; j < kSums; ++j) to[128 * j] = make_float4(x[j][0], x[j][1], x[j][2], x[j][3]);
       __syncwarp();
       sm90::barrier_arrive_warp(x_.full(one));
+      if (!w_.betas) continue;
+      if (c < chunks_ - 1) dot_values(c + 1, dv, v);
+      load_values(c, v);
     }
     if (!chunks_ || !w_.betas) return;
+    float dv[kSums][4];
     x_.acquire(one);
-    dot_values(0, v);
+    take_values(dv);
+    dot_values(0, dv, v);
   }
 
  private:
@@ -519,31 +524,62 @@ class DeltaReverse90 {
       v[n] = *reinterpret_cast<const uint4*>(a_.v.view.template as<uint16_t>() + at);
     }
   }
-  // dV . v of a chunk, of the block's value columns.
-  __device__ __forceinline__ void dot_values(int c, const uint4 (&v)[4]) const {
-    const int thread = threadIdx.x % 128, piece = thread % 8;
-    // Of dV a thread of warpgroup 1 wrote four sums at a time: see there.
-    const float* from =
-        reinterpret_cast<const float*>(base_ + kShared.x) + piece / 2 * 128 + piece % 2 * 2;
+  // What the same thread of warpgroup 1 wrote: dV' in f32.
+  __device__ __forceinline__ void take_values(float (&dv)[kSums][4]) const {
+    const float4* from = reinterpret_cast<const float4*>(base_ + kShared.x) + threadIdx.x % 128;
 #pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      const int row = thread / 8 + 16 * n;
-      const float* x = from + row / 8 * 512 + row % 8 / 2 * 4 + row % 2;
-      const uint32_t words[4] = {v[n].x, v[n].y, v[n].z, v[n].w};
-      float sum = 0;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        sum = fmaf(x[32 * i], float_of(words[i] << 16), sum);
-        sum = fmaf(x[32 * i + 16], float_of(words[i] & 0xffff0000u), sum);
-      }
-#pragma unroll
-      for (int step = 1; step < 8; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
-      if (piece || first(c) + row >= run_.count) continue;
-      const int64_t tile = column_ / kChainColumns;
-      const int64_t to = (tile * a_.b + run_.batch) * a_.s + run_.begin + first(c) + row;
-      w_.betas[to * a_.heads + head_] = sum;
+    for (int j = 0; j < kSums; ++j) {
+      const float4 x = from[128 * j];
+      dv[j][0] = x.x, dv[j][1] = x.y, dv[j][2] = x.z, dv[j][3] = x.w;
     }
+  }
+  // Lanes `Step` apart add up half of Step sums each.
+  template <int Step>
+  __device__ __forceinline__ static void share_sums(float (&sum)[2 * kSums]) {
+    const bool upper = threadIdx.x & Step;
+#pragma unroll
+    for (int i = 0; i < Step / 2; ++i) {
+      const float other = upper ? sum[i] : sum[i + Step / 2];
+      sum[i] = (upper ? sum[i + Step / 2] : sum[i]) + __shfl_xor_sync(~0u, other, Step);
+    }
+  }
+  // dV . v of a chunk, of the block's value columns.
+  __device__ __forceinline__ void dot_values(int c, const float (&dv)[kSums][4],
+                                             const uint4 (&v)[4]) const {
+    const int lane = threadIdx.x % 32, thread = threadIdx.x % 128, warp = thread / 32;
+    float* along = reinterpret_cast<float*>(base_ + kShared.along);
+#pragma unroll
+    for (int n = 0; n < 4; ++n)
+      *reinterpret_cast<uint4*>(base_ + kShared.v + TileV::at(thread / 8 + 16 * n, thread % 8)) =
+          v[n];
     sm90::named_barrier_sync(1, 128);
+    float sum[2 * kSums];
+#pragma unroll
+    for (int n = 0; n < kChainTokens / 16; ++n) {
+      uint32_t x[4];
+      load_matrices_transposed(
+          x, at_ + kShared.v + TileV::at(16 * n + inner_row(lane), 2 * warp + inner_chunk(lane)));
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float(&y)[4] = dv[2 * n + h];
+        sum[4 * n + 2 * h] =
+            fmaf(y[0], float_of(x[2 * h] << 16), y[2] * float_of(x[2 * h + 1] << 16));
+        sum[4 * n + 2 * h + 1] = fmaf(y[1], float_of(x[2 * h] & 0xffff0000u),
+                                      y[3] * float_of(x[2 * h + 1] & 0xffff0000u));
+      }
+    }
+    // Lanes 16, 8 and 4 apart share out the sums: each ends with two, of tokens 8 j, 8 j + 1.
+    share_sums<16>(sum), share_sums<8>(sum), share_sums<4>(sum);
+    const int j = lane / 16 * 4 + lane / 8 % 2 * 2 + lane / 4 % 2;
+    *reinterpret_cast<float2*>(along + warp * kChainTokens + 8 * j + lane % 4 * 2) =
+        make_float2(sum[0], sum[1]);
+    sm90::named_barrier_sync(1, 128);
+    if (thread >= kChainTokens || first(c) + thread >= run_.count) return;
+    float all = 0;
+    for (int w = 0; w < 4; ++w) all += along[w * kChainTokens + thread];
+    const int64_t tile = column_ / kChainColumns;
+    const int64_t to = (tile * a_.b + run_.batch) * a_.s + run_.begin + first(c) + thread;
+    w_.betas[to * a_.heads + head_] = all;
   }
 
   // Rows of dO times those of what the state gave: |q|^-1 2^P_t.

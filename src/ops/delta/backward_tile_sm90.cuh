@@ -48,7 +48,7 @@ struct DeltaGradientShape90 {
 };
 
 // Where a chunk stands in its span: alone, or with the other chunk.
-enum class DeltaPlace : int32_t { alone, early, late };
+enum class DeltaPlace : int32_t { alone, early, late, none };
 
 // What warpgroup 1 tells of a unit.
 struct DeltaUnit {
@@ -88,7 +88,8 @@ template <class Shape>
 struct DeltaGradientShared90 : sm90::SharedLayout {
   int panels = tiles(Shape::Panel::bytes, Shape::Panels);
   int rows = tiles(2 * Shape::TileQ::bytes, Shape::Span);  // Q, K of the early, of the late chunk
-  int f = tiles(4 * Shape::Panel::bytes);                  // F, G, what they leave of F, G
+  // F, G of a chunk, what rounding left of both; of a span F, G of the late rows, the early keys.
+  int f = tiles((Shape::Span == 2 ? 6 : 4) * Shape::Panel::bytes);
   int unit = add(2 * sizeof(DeltaUnit), 16);
   int dots = add(2 * sizeof(DeltaDots<Shape::Groups>), 16);
   int late = add(sizeof(DeltaLate), 16);
@@ -226,8 +227,6 @@ class DeltaLoads90 : DeltaUnits90<Shape> {
       bytes(w_.slopes + (in_span * Shape::Groups + i) * Panel::bytes);
     box(w_.dv_map, row, head_);
     if (c == 1) bytes(update(0));
-    if (c < last_) box(w_.dout, row + kChainTokens, output_);
-    if (c < last_) box(w_.dv_map, row + kChainTokens, head_);
   }
   template <class Load>
   __device__ void panel(Load load) {
@@ -385,11 +384,6 @@ class DeltaTables90 : DeltaUnits90<Shape> {
     // Norms lie behind the vectors, and behind the factors.
     const float norm =
         i < 64 ? reinterpret_cast<const float*>(&vectors(c) + 1)[t] : factors(c)[kChainTokens + t];
-    if (i < 64 && c < last_) {
-      const bool there = first_ + kChainTokens + t >= run_.from;
-      to.late_row[0][t] = there ? a_.scale * factors(1)[t] : 0.f;
-      to.late_row[1][t] = -vectors(1).answer[t];
-    }
     if (i < 64 && c == 1) to.early_column[t] = vectors(0).suffix[t];
     if (i == 64) to.other_all = last_ ? vectors(1 - c).all : 1.f;
     if (i >= 64 && t < left_) {
@@ -415,7 +409,6 @@ class DeltaTables90 : DeltaUnits90<Shape> {
       const float query = there ? a_.scale * to.decay.norm[64 + i] : 0.f;
       const float factor = query * exp2_fast(sum);
       to.query[i] = query, to.factor[i] = factor;
-      if (c == 0) to.early_column[i] = to.decay.vectors.suffix[i];
       if (c == 1) to.late_row[0][i] = factor, to.late_row[1][i] = -to.decay.vectors.answer[i];
     }
     if (i > 0) return;
@@ -482,21 +475,17 @@ class DeltaGradient90 : DeltaDecays {
       float dq[kSums][4], dk[kSums][4], dk2[kSums][4], s[kScores][kSums][4], x[kSums][4];
       over_values(dq, dk, dk2, s, x, at);
       give_scores(s);
+      if (Span == 2 && place == DeltaPlace::late) give_cross(x);
       scale(dq, dk, dk2);
       rows.wait(row);
       carry(dk, q + TileQ::bytes);
       sm90::named_barrier_sync(2, 128 * Groups);
       inside(dq, dk, dk2, q, q + TileQ::bytes);
       if constexpr (Span == 2) {
-        if (place != DeltaPlace::alone) {
-          sm90::named_barrier_sync(2, 128 * Groups);
-          give_cross(x);
-          sm90::named_barrier_sync(2, 128 * Groups);
-          if (place == DeltaPlace::late)
-            from_early(dq, dk2, early + TileQ::bytes);
-          else
-            from_late(dk, early + 2 * TileQ::bytes, early + 3 * TileQ::bytes);
-        }
+        if (place == DeltaPlace::late)
+          from_early(dq, dk2, early + TileQ::bytes);
+        else if (place == DeltaPlace::early)
+          from_late(dk, early + 2 * TileQ::bytes, early + 3 * TileQ::bytes);
       }
       add_dots(dq, dk, dk2, q);
       sm90::named_barrier_sync(2, 128 * Groups);
@@ -518,7 +507,9 @@ class DeltaGradient90 : DeltaDecays {
                                               Sums& x, RingState& from) {
     const typename Shape::Ring ring{at_ + kShared.panel_pipe};
     const DeltaPlace place = unit_->place;
-    const int others = place == DeltaPlace::alone ? 0 : place == DeltaPlace::late ? 1 : 2;
+    // No unit has the place `none`.  Without its branch ptxas finds too few registers for the loop,
+    // and puts products one after the other.
+    const int others = place == DeltaPlace::late ? 1 : place == DeltaPlace::none ? 2 : 0;
     float states = 0;
     for (int tile = 0; tile < w_.forward.tiles; ++tile) {
       RingState at = from;
@@ -560,7 +551,7 @@ class DeltaGradient90 : DeltaDecays {
       } else {
         sm90::product_panel<Dtype>(s[0], group_ ? dv : dout, u, more);
       }
-      // Alone, it is of no use, but a branch between products would serialise them.
+      // But for a late chunk it is of no use; a branch between products would serialise them.
       if constexpr (Span == 2) sm90::product_panel<Dtype>(x, rows, columns, more);
       sm90::commit();
       if (gated() && place != DeltaPlace::late) states += dot_states(h_at, w_at);
@@ -594,7 +585,7 @@ class DeltaGradient90 : DeltaDecays {
     return sum;
   }
 
-  // F (0) or G (1) to shared memory; two parts: what is left of x too.
+  // F or G to a place in shared memory; two parts: what is left of x too.
   template <bool Parts>
   __device__ __forceinline__ void give(const Sums& x, int which) const {
     const int lane = threadIdx.x % 32;
@@ -644,7 +635,7 @@ class DeltaGradient90 : DeltaDecays {
       for (int c = 0; c < 4; ++c)
         x[j][c] = decayed(row[c / 2] * (c % 2 ? column.y : column.x), x[j][c]);
     }
-    give<false>(x, group_);
+    give<false>(x, 4 + group_);
   }
 
   __device__ __forceinline__ void scale(Sums& dq, Sums& dk, Sums& dk2) const {
@@ -710,8 +701,8 @@ class DeltaGradient90 : DeltaDecays {
   }
   // What a late chunk takes of the early one's keys `k`.
   __device__ __forceinline__ void from_early(Sums& dq, Sums& dk2, uint32_t k) const {
-    const uint64_t f = sm90::descriptor(at_ + kShared.f);
-    const uint64_t g = sm90::descriptor(at_ + kShared.f + Panel::bytes);
+    const uint64_t f = sm90::descriptor(at_ + kShared.f + 4 * Panel::bytes);
+    const uint64_t g = sm90::descriptor(at_ + kShared.f + 5 * Panel::bytes);
     const uint64_t keys = sm90::descriptor(k + panel());
     sm90::fence();
     sm90::product_panel<Dtype>(dq, f, keys, true);
@@ -722,8 +713,8 @@ class DeltaGradient90 : DeltaDecays {
   }
   // What an early chunk takes of the late one's rows.
   __device__ __forceinline__ void from_late(Sums& dk, uint32_t q, uint32_t k) const {
-    const uint64_t f = sm90::descriptor(at_ + kShared.f);
-    const uint64_t g = sm90::descriptor(at_ + kShared.f + Panel::bytes);
+    const uint64_t f = sm90::descriptor(at_ + kShared.f + 4 * Panel::bytes);
+    const uint64_t g = sm90::descriptor(at_ + kShared.f + 5 * Panel::bytes);
     sm90::fence();
     sm90::product_transposed<Dtype, kChainTokens>(dk, f, sm90::descriptor(q + panel()), true);
     sm90::product_transposed<Dtype, kChainTokens>(dk, g, sm90::descriptor(k + panel()), true);
