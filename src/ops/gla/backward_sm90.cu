@@ -268,48 +268,14 @@ Text refuse_chain(const Context& ctx, const Recur& a) {
   return "";
 }
 
-// The bytes of a state tensor, from first to last.
-struct Span {
-  uintptr_t first, end;
-  Span(const Floats<4>& x, int64_t rows, const Recur& a) {
-    const int64_t extent[4] = {rows, a.heads, a.d, a.e}, size = dtype_bytes(x.dtype);
-    int64_t low = 0, high = 1;
-    for (int i = 0; i < 4; ++i) {
-      const int64_t reach = (extent[i] - 1) * x.view.stride[i];
-      (reach < 0 ? low : high) += reach;
-    }
-    const auto base = reinterpret_cast<uintptr_t>(x.view.data);
-    first = base + static_cast<uintptr_t>(low * size);
-    end = base + static_cast<uintptr_t>(high * size);
-  }
-  bool meets(const Span& other) const { return first < other.end && other.first < end; }
-};
-
-// Whether states may be written where the call reads them.
-bool in_place(const Recur& a) {
-  if (!a.state_in || a.run.slots < 1) return false;
-  const Span in(a.state_in, a.run.slots, a);
-  return a.state_out && a.run.slots_out > 0 && in.meets(Span(a.state_out, a.run.slots_out, a));
-}
-
-// Copies of a chain, so many that every multiprocessor has a block.  Those that write a state over
-// the one that they read start as a cluster: two fit everywhere.
-int64_t copies_of(const Context& ctx, const Recur& a, int64_t chains, bool together) {
-  if (!a.o) return 1;
-  const int64_t chunks = ceil_div(a.run.token_max, kChainTokens);
-  const int64_t most = std::min(kCopiesMost, chunks * a.outputs());
-  const int64_t copies = clamp_i64(device_info(ctx).multiprocessors / chains, 1, most);
-  return together ? std::min<int64_t>(copies, 2) : copies;
-}
-
 Text spread_chains(const Context& ctx, GlaGradientWork90& work) {
   const Recur& a = work.a;
   work.tiles = static_cast<int32_t>(a.e / kChainColumns);
   if (__builtin_mul_overflow(a.run.count * a.heads, int64_t{work.tiles}, &work.blocks) ||
       work.blocks > kTokensMost / kCopiesMost)
     return "more than 2^26 chains";
-  const bool together = in_place(a);
-  const int64_t copies = copies_of(ctx, a, work.blocks, together);
+  const bool together = states_in_place(a);
+  const int64_t copies = chain_copies(ctx, a, work.blocks, together, kCopiesMost);
   work.copies = static_cast<int32_t>(copies), work.cluster = together ? work.copies : 1;
   work.blocks *= copies;
   return "";

@@ -99,41 +99,6 @@ struct GlaKeys {
   }
 };
 
-// The bytes of a state tensor, from first to last.
-struct Span {
-  uintptr_t first, end;
-  Span(const Floats<4>& x, int64_t rows, const Recur& a) {
-    const int64_t extent[4] = {rows, a.heads, a.d, a.e}, size = dtype_bytes(x.dtype);
-    int64_t low = 0, high = 1;
-    for (int i = 0; i < 4; ++i) {
-      const int64_t reach = (extent[i] - 1) * x.view.stride[i];
-      (reach < 0 ? low : high) += reach;
-    }
-    const auto base = reinterpret_cast<uintptr_t>(x.view.data);
-    first = base + static_cast<uintptr_t>(low * size);
-    end = base + static_cast<uintptr_t>(high * size);
-  }
-  bool meets(const Span& other) const { return first < other.end && other.first < end; }
-};
-
-// Whether states may be written where the call reads them.
-bool in_place(const Recur& a) {
-  if (!a.state_in || a.run.slots < 1) return false;
-  const Span in(a.state_in, a.run.slots, a);
-  return (a.state_out && a.run.slots_out > 0 && in.meets(Span(a.state_out, a.run.slots_out, a))) ||
-         (a.snapshot && a.run.snapshots > 0 && in.meets(Span(a.snapshot, a.run.snapshots, a)));
-}
-
-// Copies of a chain, so many that every multiprocessor has a block.  Those that write a state over
-// the one that they read start as a cluster: two fit everywhere.
-int64_t copies_of(const Context& ctx, const Recur& a, int64_t chains, bool together) {
-  if (!a.o) return 1;
-  const int64_t chunks = ceil_div(a.run.token_max, kChainTokens);
-  const int64_t most = std::min(kCopiesMost, chunks * a.outputs());
-  const int64_t copies = clamp_i64(device_info(ctx).multiprocessors / chains, 1, most);
-  return together ? std::min<int64_t>(copies, 2) : copies;
-}
-
 Text offer(const Context& ctx, const Recur& a, Plan& plan) {
   if (Text why = refuses(ctx, a); !why.empty()) return why;
   const int gate = a.gate_key ? kGlaKey : a.gate_head || a.select ? kGlaHead : kGlaNone;
@@ -152,8 +117,8 @@ Text offer(const Context& ctx, const Recur& a, Plan& plan) {
   work.parts.chunks =
       static_cast<int32_t>(ceil_div(ceil_div(a.run.token_max, kChainTokens), parts));
   work.blocks *= parts;
-  const bool together = parts == 1 && in_place(a);
-  const int64_t copies = copies_of(ctx, a, work.blocks, together);
+  const bool together = parts == 1 && states_in_place(a);
+  const int64_t copies = chain_copies(ctx, a, work.blocks, together, kCopiesMost);
   work.copies = static_cast<int32_t>(copies), work.cluster = together ? work.copies : 1;
   work.blocks *= copies;
   if (Text why = map_each({{"q", {a.q.view, a.q.dtype, a.b, a.s, a.h, a.d, kChainTokens}, work.q},
