@@ -89,16 +89,16 @@ struct RunPieces {
   template <class Visit>
   FOVEA_HD void each(const Run& run, int64_t piece, Visit visit) const {
     const int64_t low = piece % of_each * tokens, high = low + tokens;
-    if (!run.start) {
-      const RunTokens q = run[piece / of_each];
-      if (low < q.count) visit(q, low, q.count < high ? q.count : high);
-      return;
-    }
-    int64_t r = run.begun_before(low);
-    for (r = r ? r - 1 : 0; r < run.count && run.start[r] < high; ++r) {
+    const bool packed = static_cast<bool>(run.start);
+    int64_t r = packed ? run.begun_before(low) : piece / of_each;
+    if (packed && r) --r;
+    // `visit` is inlined: a second call of it would double a kernel.
+    const int64_t last = packed ? run.count : r + 1;
+    for (; r < last && (!packed || run.start[r] < high); ++r) {
       const RunTokens q = run[r];
-      const int64_t first = low > q.begin ? low - q.begin : 0;
-      const int64_t end = high - q.begin < q.count ? high - q.begin : q.count;
+      const int64_t origin = packed ? q.begin : 0;
+      const int64_t first = low > origin ? low - origin : 0;
+      const int64_t end = high - origin < q.count ? high - origin : q.count;
       if (first < end) visit(q, first, end);
     }
   }

@@ -68,20 +68,16 @@ __global__ void __launch_bounds__(kConvThreads, 2)
     Filter<Taps, N> filter;
     filter.load(a, c);
     float before[Taps - 1][N];
-    if (!call.fused) {
-      call.pieces.each(a.run, piece, [&](const RunTokens& q, int64_t first, int64_t end) {
-        first = max(first, q.from);
-        if (first < end) walk<T>(call, q, first, end, filter, c, before);
-      });
-      continue;
-    }
-    const RunTokens q = a.run[piece];
-    walk<T>(call, q, q.from, q.count, filter, c, before);
-    if (a.snapshot) {
-      for (int v = 0; v < N; ++v) all_states(a, piece, c + v);
-    } else if (const int64_t row = a.run.out_row(piece); row >= 0) {
-      store_state<T>(a, call.out, row, c, before);
-    }
+    call.pieces.each(a.run, piece, [&](const RunTokens& q, int64_t first, int64_t end) {
+      first = max(first, q.from);
+      if (first < end || call.fused) walk<T>(call, q, first, end, filter, c, before);
+      if (!call.fused || a.snapshot) return;
+      if (const int64_t row = a.run.out_row(piece); row >= 0)
+        store_state<T>(a, call.out, row, c, before);
+    });
+    if (!call.fused || (!a.snapshot && a.run[piece].count)) continue;
+#pragma unroll 1
+    for (int v = 0; v < N; ++v) all_states(a, piece, c + v);
   }
 }
 
