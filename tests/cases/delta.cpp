@@ -319,14 +319,15 @@ const std::vector<std::string> kForms = {"",
                                          "low_a low_b",
                                          "low_a low_b l2_norm=1"};
 
-// Sequences in parts, of which short ones have fewer.
-const std::vector<std::string> kParts = {
-    "e=64 b=2 s=330 h=2 g=2 x=2 state_in state_out splits=3",
-    "e=128 start seqs=4 s=700 h=2 g=1 x=2 state_in state_row shared=1 splits=4",
-    "e=64 b=1 s=450 h=2 g=2 x=2 state_in state_out snapshot snapshot_row snapshot_every=64 "
-    "splits=100",
-    "e=64 b=3 s=260 len output_from h=2 g=2 x=4 state_in state_row state_out splits=2",
-    "e=64 b=1 s=64 h=1 g=1 x=1 state_in state_out splits=4"};
+// Sequences in parts, of which short ones have fewer, and what the kernel's name says of them.
+const std::vector<std::pair<std::string, std::string>> kParts = {
+    {"e=64 b=2 s=330 h=2 g=2 x=2 state_in state_out splits=3", ".parts3"},
+    {"e=128 start seqs=4 s=700 h=2 g=1 x=2 state_in state_row shared=1 splits=4", ".parts4"},
+    {"e=64 b=1 s=450 h=2 g=2 x=2 state_in state_out snapshot snapshot_row snapshot_every=64 "
+     "splits=100",
+     ".parts8"},
+    {"e=64 b=3 s=260 len output_from h=2 g=2 x=4 state_in state_row state_out splits=2", ".parts2"},
+    {"e=64 b=1 s=64 h=1 g=1 x=1 state_in state_out splits=4", ""}};
 
 // Chunks of 64 tokens on Hopper.
 void chains(std::vector<harness::Case>& cases) {
@@ -366,10 +367,11 @@ void chains(std::vector<harness::Case>& cases) {
         kernel);
     add(words +
             "e=64 b=3 s=270 h=1 g=1 x=1 nan=2 state_in state_out gate_head gates=2 beta splits=4",
-        kernel);
+        kernel + ".parts4");
     for (size_t i = 0; i < kParts.size(); ++i)
       for (size_t turn : {0, 1, 4})
-        add(words + kParts[i] + " " + forms[(i + turn) % forms.size()], kernel);
+        add(words + kParts[i].first + " " + forms[(i + turn) % forms.size()],
+            kernel + kParts[i].second);
   }
 }
 
@@ -422,8 +424,9 @@ void key_chains(std::vector<harness::Case>& cases) {
         add(words + shapes[i] + " " + low[(i + turn) % low.size()],
             std::string("sm90.low.bf16.d") + d);
     for (size_t i = 0; i < kParts.size(); ++i) {
-      add(words + kParts[i] + " " + forms[i], kernel);
-      add(words + kParts[i] + " " + low[i], std::string("sm90.low.bf16.d") + d);
+      const auto& [call, name] = kParts[i];
+      add(words + call + " " + forms[i], kernel + name);
+      add(words + call + " " + low[i], std::string("sm90.low.bf16.d") + d + name);
     }
   }
 }

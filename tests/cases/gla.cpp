@@ -386,13 +386,16 @@ void chains(GlaCases& cases) {
       "snapshot_every=64",
       "start seqs=5 s=90 nan=1 state_out",
       "b=5 s=71 head_first state_out"};
-  const Words parts = {
-      "e=64 b=2 s=330 h=2 g=2 x=2 state_in state_out splits=3",
-      "e=128 start seqs=4 s=700 h=4 g=2 x=2 state_in state_row shared=1 splits=4",
-      "e=64 b=1 s=450 h=2 g=2 x=2 state_in state_out snapshot snapshot_row snapshot_every=64 "
-      "splits=100",
-      "e=64 b=3 s=260 len output_from h=2 g=2 x=4 state_in state_row state_out splits=2",
-      "e=64 b=1 s=64 h=1 g=1 x=1 state_in state_out splits=4"};
+  // Parts of sequences, of which short ones have fewer, and what the kernel's name says of them.
+  const std::vector<std::pair<std::string, std::string>> parts = {
+      {"e=64 b=2 s=330 h=2 g=2 x=2 state_in state_out splits=3", ".parts3"},
+      {"e=128 start seqs=4 s=700 h=4 g=2 x=2 state_in state_row shared=1 splits=4", ".parts4"},
+      {"e=64 b=1 s=450 h=2 g=2 x=2 state_in state_out snapshot snapshot_row snapshot_every=64 "
+       "splits=100",
+       ".parts8"},
+      {"e=64 b=3 s=260 len output_from h=2 g=2 x=4 state_in state_row state_out splits=2",
+       ".parts2"},
+      {"e=64 b=1 s=64 h=1 g=1 x=1 state_in state_out splits=4", ""}};
   const Words gates = {"gate_head hard=1",
                        "gate_head gate_head:f32 const=1",
                        "gate_head gate_map=1 gate_rate gate_bias select select:f32",
@@ -413,13 +416,13 @@ void chains(GlaCases& cases) {
       cases.kernel(words + "e=64 b=2 s=70 hard=2 reset=1 state_in state_out gate_head",
                    kernel + ".head");
       cases.kernel(words + "e=64 b=2 s=70 h=8 g=2 x=2 state_in", kernel + ".plain");
-      // Parts of sequences, of which short ones have fewer.
       for (size_t i = 0; i < parts.size(); ++i) {
-        cases.kernel(words + parts[i], kernel + ".plain");
-        cases.kernel(words + parts[i] + " " + gates[i], kernel + ".head");
+        const auto& [call, name] = parts[i];
+        cases.kernel(words + call, kernel + ".plain" + name);
+        cases.kernel(words + call + " " + gates[i], kernel + ".head" + name);
       }
       cases.kernel(words + "e=64 b=2 s=270 hard=2 reset=1 state_in state_out gate_head splits=4",
-                   kernel + ".head");
+                   kernel + ".head.parts4");
     }
 }
 

@@ -136,8 +136,9 @@ Text offer(const Context& ctx, const Recur& a, Plan& plan) {
   plan.kernel += Text(a.low_a      ? ".low."
                       : a.gate_key ? ".key."
                                    : ".") +
-                 dtype_name(a.q.dtype) + ".d" + Text::number(a.d) + ".x" + Text::number(copies);
+                 dtype_name(a.q.dtype) + ".d" + Text::number(a.d);
   if (parts > 1) plan.kernel += Text(".parts") + Text::number(parts);
+  plan.kernel += Text(".x") + Text::number(copies);
   plan.launch = [p](Context& ctx, void* base) {
     DeltaWork90 work = p.work;
     work.inverses = p.inverses.at(base), work.scores = p.scores.at(base);

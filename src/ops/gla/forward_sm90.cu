@@ -130,9 +130,9 @@ Text offer(const Context& ctx, const Recur& a, Plan& plan) {
   if (gate == kGlaKey)
     if (Text why = made.read(a, work, plan); !why.empty()) return why;
   constexpr const char* kGates[] = {".plain", ".head", ".key"};
-  plan.kernel += Text(".") + dtype_name(a.q.dtype) + ".d" + Text::number(a.d) + kGates[gate] +
-                 ".x" + Text::number(copies);
+  plan.kernel += Text(".") + dtype_name(a.q.dtype) + ".d" + Text::number(a.d) + kGates[gate];
   if (parts > 1) plan.kernel += Text(".parts") + Text::number(parts);
+  plan.kernel += Text(".x") + Text::number(copies);
   Slot<float> states, decays;
   if (parts > 1) {
     states = plan.workspace.add<float>(a.run.count * parts, a.heads, a.d, a.e);
