@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compact attention through the library's own chains, under tables that turn by real angles: a
 // prompt, its chunks and its steps give the same rows; absorbed and expanded latents give the
-// paper's rows, formed here in float64 from what is stored.
+// paper's rows, formed here in float64 from what is stored; their gradients are its derivatives.
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <numeric>
 
 #include "harness/bound.h"
 #include "oracle/dense.h"
@@ -158,6 +159,7 @@ void each_room(Test test) {
 class Latents {
  public:
   static constexpr int64_t kHeads = 5, kNope = 16, kRope = 8, kRank = 32, kWidth = 24;
+  static constexpr int64_t kPage = 8, kPages = 5;
   static constexpr float kScale = 0.20412414523f;  // 1 / sqrt(16 + 8)
 
   explicit Latents(Room& room)
@@ -169,21 +171,27 @@ class Latents {
         q_rope_(room.some({1, kTokens, kHeads, kRope})),
         w_uk_(room.some({kHeads, kRank, kNope}, 0.2)),
         w_uv_(room.some({kHeads, kRank, kWidth}, 0.2)),
-        cache_(room.empty({1, kTokens, 1, kRank + kRope})) {}
+        cache_(room.empty({1, kTokens, 1, kRank + kRope})),
+        pool_(room.empty({kPages, kPage, 1, kRank + kRope})) {
+    Values places;
+    for (int64_t n = 0; n < kPages; ++n) places.push_back(static_cast<double>(n * 3 % kPages));
+    page_table_ = room.fill({1, kPages}, FOVEA_I32, places);
+  }
 
   // o and lse of tokens by the cache of latents, in calls of so many tokens.
-  std::pair<Values, Values> absorbed(const std::vector<int64_t>& calls) {
+  std::pair<Values, Values> absorbed(const std::vector<int64_t>& calls, bool paged = false) {
     const fovea_tensor o = room_.empty({1, kTokens, kHeads, kWidth});
     const fovea_tensor lse = room_.empty({1, kHeads, kTokens}, FOVEA_F32);
     int64_t begin = 0;
     for (const int64_t s : calls) {
-      append(begin, s);
+      append(begin, s, paged);
       const fovea_tensor q = room_.empty({1, s, kHeads, kRank + kRope});
       const fovea_tensor latent = room_.empty({1, s, kHeads, kRank});
       project(room_, part(q_nope_, 1, begin, s), swapped(w_uk_, 1, 2), part(q, 3, 0, kRank));
       turns_.rotate(room_, part(q_rope_, 1, begin, s), part(q, 3, kRank, kRope), begin, 1);
       auto p = params<fovea_attention_forward_params>();
-      p.q = q, p.k = cache_, p.v = part(cache_, 3, 0, kRank), p.o = latent;
+      p.q = q, p.k = paged ? pool_ : cache_, p.v = part(p.k, 3, 0, kRank), p.o = latent;
+      if (paged) p.page_table = page_table_;
       p.lse = part(lse, 2, begin, s), p.key_len = room_.lengths(begin + s);
       attend(room_, "mla_absorbed", p, kScale);
       project(room_, latent, w_uv_, part(o, 1, begin, s));
@@ -193,7 +201,11 @@ class Latents {
   }
   // The prompt by keys and values of each head.
   std::pair<Values, Values> expanded() {
-    append(0, kTokens);
+    const auto p = prompt();
+    return {room_.values(p.o).value, room_.values(p.lse).value};
+  }
+  fovea_attention_forward_params prompt() {
+    append(0, kTokens, false);
     const fovea_tensor q = room_.empty({1, kTokens, kHeads, kNope + kRope}), k = like(q);
     const fovea_tensor v = room_.empty({1, kTokens, kHeads, kWidth}), o = like(v);
     const fovea_tensor latent = part(cache_, 3, 0, kRank);
@@ -205,13 +217,39 @@ class Latents {
     auto p = params<fovea_attention_forward_params>();
     p.q = q, p.k = k, p.v = v, p.o = o, p.lse = room_.empty({1, kHeads, kTokens}, FOVEA_F32);
     attend(room_, "mla", p);
-    return {room_.values(o).value, room_.values(p.lse).value};
+    return p;
   }
-  // DeepSeek-V2's equations 9 to 18 in float64, from what the layers give.
-  std::pair<Values, Values> paper() const {
-    const oracle::Dense raw = room_.values(raw_), norm = room_.values(norm_),
-                        q_nope = room_.values(q_nope_), q_rope = room_.values(q_rope_),
-                        w_uk = room_.values(w_uk_), w_uv = room_.values(w_uv_);
+  // Of the sum of dout o: by q_nope, w_uk and w_uv.
+  struct Gradients {
+    oracle::Dense q, w_uk, w_uv;
+  };
+  Gradients gradients(const fovea_tensor& dout) {
+    const auto forward = prompt();
+    auto p = params<fovea_attention_backward_params>();
+    p.q = forward.q, p.k = forward.k, p.v = forward.v, p.o = forward.o, p.lse = forward.lse;
+    p.dout = dout, p.dq = like(p.q), p.dk = like(p.k), p.dv = like(p.v);
+    harness::must(fovea_x_recipe_apply("mla", "attention_backward", &p), "mla");
+    harness::must(fovea_attention_backward(room_.ctx, &p), "attention_backward");
+    const auto through = [&](const fovea_tensor& weight, const fovea_tensor& dy) {
+      auto back = params<fovea_x_project_backward_params>();
+      back.x = part(cache_, 3, 0, kRank), back.weight = weight, back.dy = dy;
+      back.dweight = room_.empty({kHeads, kRank, weight.shape[2]}, FOVEA_F32);
+      harness::must(fovea_x_project_backward(room_.ctx, &back), "x_project_backward");
+      return room_.values(back.dweight);
+    };
+    return {room_.values(part(p.dq, 3, 0, kNope)), through(w_uk_, part(p.dk, 3, 0, kNope)),
+            through(w_uv_, p.dv)};
+  }
+  // What the layers give.
+  struct Given {
+    oracle::Dense raw, norm, q_nope, q_rope, w_uk, w_uv;
+  };
+  Given given() const {
+    return {room_.values(raw_),    room_.values(norm_), room_.values(q_nope_),
+            room_.values(q_rope_), room_.values(w_uk_), room_.values(w_uv_)};
+  }
+  // DeepSeek-V2's equations 9 to 18 in float64.
+  static std::pair<Values, Values> paper(const Given& x) {
     Values o, lse(kHeads * kTokens);
     for (int64_t i = 0; i < kTokens; ++i)
       for (int64_t head = 0; head < kHeads; ++head) {
@@ -219,28 +257,28 @@ class Latents {
         double total = 0;
         for (int64_t j = 0; j <= i; ++j) {
           double squares = 0, score = 0;
-          for (int64_t r = 0; r < kRank; ++r) squares += raw(0, j, 0, r) * raw(0, j, 0, r);
+          for (int64_t r = 0; r < kRank; ++r) squares += x.raw(0, j, 0, r) * x.raw(0, j, 0, r);
           const double size = 1 / std::sqrt(squares / static_cast<double>(kRank) + 1e-6);
-          const auto c = [&](int64_t r) { return raw(0, j, 0, r) * size * norm(r); };
+          const auto c = [&](int64_t r) { return x.raw(0, j, 0, r) * size * x.norm(r); };
           const auto through = [&](const oracle::Dense& weight, int64_t column) {
-            double x = 0;
-            for (int64_t r = 0; r < kRank; ++r) x += c(r) * weight(head, r, column);
-            return x;
+            double sum_of = 0;
+            for (int64_t r = 0; r < kRank; ++r) sum_of += c(r) * weight(head, r, column);
+            return sum_of;
           };
-          for (int64_t n = 0; n < kNope; ++n) score += q_nope(0, i, head, n) * through(w_uk, n);
+          for (int64_t n = 0; n < kNope; ++n) score += x.q_nope(0, i, head, n) * through(x.w_uk, n);
           // Rotations by i and j multiply to one by i - j.
           for (int64_t n = 0; n < kRope / 2; ++n) {
             const double angle =
                 static_cast<double>(i - j) * std::pow(50, -static_cast<double>(n) / (kRope / 2));
-            const double a = q_rope(0, i, head, 2 * n), b = q_rope(0, i, head, 2 * n + 1);
-            const double x = raw(0, j, 0, kRank + 2 * n), y = raw(0, j, 0, kRank + 2 * n + 1);
-            score += std::cos(angle) * (a * x + b * y) + std::sin(angle) * (a * y - b * x);
+            const double a = x.q_rope(0, i, head, 2 * n), b = x.q_rope(0, i, head, 2 * n + 1);
+            const double u = x.raw(0, j, 0, kRank + 2 * n), w = x.raw(0, j, 0, kRank + 2 * n + 1);
+            score += std::cos(angle) * (a * u + b * w) + std::sin(angle) * (a * w - b * u);
           }
           const double weight = std::exp(score / std::sqrt(static_cast<double>(kNope + kRope)));
           total += weight;
-          for (int64_t n = 0; n < kWidth; ++n) sum[n] += weight * through(w_uv, n);
+          for (int64_t n = 0; n < kWidth; ++n) sum[n] += weight * through(x.w_uv, n);
         }
-        for (const double x : sum) o.push_back(x / total);
+        for (const double one : sum) o.push_back(one / total);
         lse[head * kTokens + i] = std::log(total);
       }
     return {o, lse};
@@ -248,9 +286,11 @@ class Latents {
 
  private:
   // Tokens into the cache: the norm of the latent, the rotation of the other part.
-  void append(int64_t begin, int64_t s) {
+  void append(int64_t begin, int64_t s, bool paged) {
     auto p = params<fovea_cache_append_params>();
-    p.k_new = part(raw_, 1, begin, s), p.k = cache_, p.key_len = room_.lengths(begin);
+    p.k_new = part(raw_, 1, begin, s), p.key_len = room_.lengths(begin);
+    p.k = paged ? pool_ : cache_;
+    if (paged) p.page_table = page_table_;
     p.norm_weight = norm_, p.cos = turns_.cos, p.sin = turns_.sin;
     p.rope_begin = kRank, p.rope_interleaved = 1;
     harness::must(fovea_cache_append(room_.ctx, &p), "cache_append");
@@ -268,13 +308,14 @@ class Latents {
 
   Room& room_;
   const Turns turns_;
-  const fovea_tensor raw_, norm_, q_nope_, q_rope_, w_uk_, w_uv_, cache_;
+  const fovea_tensor raw_, norm_, q_nope_, q_rope_, w_uk_, w_uv_, cache_, pool_;
+  fovea_tensor page_table_;
 };
 
 TEST(compact, absorbed_latents_are_expanded_ones_and_the_papers) {
   each_room([](Room& room) {
     Latents model(room);
-    const auto [paper, paper_lse] = model.paper();
+    const auto [paper, paper_lse] = Latents::paper(model.given());
     const auto [one, one_lse] = model.expanded();
     const auto [two, two_lse] = model.absorbed({kTokens});
     const double unit = 8 * room.unit();
@@ -288,12 +329,44 @@ TEST(compact, latents_in_chunks_and_steps_are_the_prompt) {
   each_room([](Room& room) {
     Latents model(room);
     const auto [whole, lse] = model.absorbed(kCuts[0]);
-    for (const auto& cuts : kCuts) {
-      const auto [o, own] = model.absorbed(cuts);
-      expect_near("o", o, whole, 4 * room.unit());
-      expect_near("lse", own, lse, 0x1p-18);
-    }
+    for (const bool paged : {false, true})
+      for (const auto& cuts : kCuts) {
+        const auto [o, own] = model.absorbed(cuts, paged);
+        expect_near("o", o, whole, 4 * room.unit());
+        expect_near("lse", own, lse, 0x1p-15);
+      }
   });
+}
+
+TEST(compact, gradients_of_expanded_latents_are_the_papers_derivatives) {
+  for (const fovea_backend backend : harness::backends()) {
+    SCOPED_TRACE(harness::name_of(backend));
+    Room room(backend, FOVEA_F32);
+    Latents model(room);
+    const fovea_tensor to = room.some({1, kTokens, Latents::kHeads, Latents::kWidth});
+    const oracle::Dense dout = room.values(to);
+    const Latents::Gradients got = model.gradients(to);
+    Latents::Given given = model.given();
+    const auto loss = [&] {
+      const Values o = Latents::paper(given).first;
+      return std::inner_product(o.begin(), o.end(), dout.value.begin(), 0.0);
+    };
+    const auto expect = [&](const char* name, oracle::Dense& x, const oracle::Dense& gradient) {
+      SCOPED_TRACE(name);
+      ASSERT_EQ(x.value.size(), gradient.value.size());
+      for (size_t i = 7; i < x.value.size(); i += x.value.size() / 5) {
+        const double at = x.value[i], step = 1e-4;
+        x.value[i] = at + step;
+        const double above = loss();
+        x.value[i] = at - step;
+        const double below = loss();
+        x.value[i] = at;
+        EXPECT_NEAR(gradient.value[i], (above - below) / (2 * step), 2e-5) << "element " << i;
+      }
+    };
+    expect("q_nope", given.q_nope, got.q), expect("w_uk", given.w_uk, got.w_uk);
+    expect("w_uv", given.w_uv, got.w_uv);
+  }
 }
 
 // ---- heads of keys and values
