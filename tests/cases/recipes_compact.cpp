@@ -182,7 +182,7 @@ void latents(std::vector<harness::Case>& to) {
     x["d"] = x.at("nope") + x.at("rope"), x["e"] = x.at("width"), x["g"] = x.at("h");
   });
   one.each("small", {"b=1 s=3 t=6 h=2 nope=6 rope=2 rank=5 width=4 lse"}, true);
-  one.each("paper", {"q:bf16 b=1 s=12 t=20 h=2 nope=128 rope=64 rank=512 width=128 lse"});
+  one.each("paper", {"q:bf16 b=1 s=5 t=9 h=2 nope=128 rope=64 rank=512 width=128 lse"});
   add_cases(to, one.sweep({types,
                            {"contiguous", "head_first", "odd"},
                            outs,
@@ -198,7 +198,7 @@ void latents(std::vector<harness::Case>& to) {
     x["d"] = x.at("rank") + x.at("rope"), x["e"] = x.at("rank"), x["g"] = 1;
   });
   const std::string small = "b=1 s=1 t=6 h=3 nope=12 rope=4 rank=8 width=0 scale=0.25 lse";
-  const std::string paper = "q:bf16 b=1 s=2 t=30 nope=128 rope=64 rank=512 width=0 lse h=";
+  const std::string paper = "q:bf16 b=1 s=2 t=17 nope=128 rope=64 rank=512 width=0 lse h=";
   whole.each("small", {small}, true);
   whole.each("paper", {paper + "4", paper + "1 q:f32"});
   // Scales of 1 / sqrt(nope + rope).
