@@ -16,16 +16,14 @@ using oracle::Attention;
 using oracle::Mode;
 using Params = fovea_attention_forward_params;
 
-// A normal number of a layer.
-double drawn(uint64_t layer, int64_t a, int64_t b, int64_t c, int64_t d) {
-  uint64_t at = layer;
-  for (const int64_t i : {a, b, c, d}) at = harness::hash(at ^ static_cast<uint64_t>(i));
-  return harness::Random(at).normal(0);
+uint64_t bits(uint64_t number, int64_t a, int64_t b, int64_t c, int64_t d) {
+  for (const int64_t i : {a, b, c, d}) number = harness::hash(number ^ static_cast<uint64_t>(i));
+  return number;
 }
 
 Letter layer(uint64_t number) {
   return [=](int64_t a, int64_t b, int64_t c, int64_t d) {
-    return std::nearbyint(drawn(number, a, b, c, d));
+    return std::nearbyint(harness::Random(bits(number, a, b, c, d)).normal(0));
   };
 }
 
@@ -33,8 +31,7 @@ Letter layer(uint64_t number) {
 Letter weight(uint64_t number, int64_t rank) {
   const double unit = std::exp2(-std::round(std::log2(0.7 * static_cast<double>(rank)) / 2));
   return [=](int64_t a, int64_t b, int64_t c, int64_t d) {
-    const double x = drawn(number, a, b, c, d);
-    return x < -0.4 ? -unit : x > 0.4 ? unit : 0;
+    return unit * (static_cast<double>(bits(number, a, b, c, d) % 3) - 1);
   };
 }
 
