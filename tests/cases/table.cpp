@@ -108,6 +108,14 @@ void TableCall::input(const std::string& field) {
             dtypes_.count(field) ? dtypes_.at(field) : -1, has("page_table"));
 }
 
+void TableCall::view(const std::string& field, const std::string& of) {
+  const contract::Field& f = *op_.find(field);
+  const size_t base = call.field(of);
+  fovea_tensor x = call.fields[base].tensor;
+  x.shape[x.ndim - 1] = letters.at(f.dims.back());
+  call.add_view(field.c_str(), slot_of(call, f), harness::Role::in, x, base, 0);
+}
+
 void TableCall::outputs() {
   for (const contract::Field& f : op_.fields)
     if (f.kind == contract::tensor && f.output && !f.inout && has(f.name))
@@ -196,15 +204,19 @@ Table& Table::kernel(const char* note, const std::vector<std::string>& words,
 }
 
 void Table::add(const std::string& words, const std::string& note, bool small, const char* kernel) {
-  const auto draw = [op = op_, words, oracle = oracle_, fills = fills_, shape = shape_,
-                     contents = contents_, recipe = recipe_](uint64_t seed) {
+  const auto draw = [op = op_, words, oracle = oracle_, fills = fills_, views = views_,
+                     shape = shape_, contents = contents_, recipe = recipe_](uint64_t seed) {
     TableCall made(op, words, seed);
     if (shape) shape(made);
-    made.inputs();
+    std::vector<std::string> later;
+    for (const auto& [field, of] : views) later.push_back(field);
+    made.inputs(later);
+    for (const auto& [field, of] : views) made.view(field, of);
     harness::Call& call = made.call;
     uint64_t stream = 0;
     for (size_t i = 0; i < call.fields.size(); ++i) {
       const std::string& field = call.fields[i].name;
+      if (views.count(field)) continue;
       const auto rule = fills.find(field);
       const harness::Random random(seed ^ ++stream << 32);
       uint64_t n = 0;

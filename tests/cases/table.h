@@ -79,6 +79,8 @@ class TableCall {
   // be.
   void inputs(const std::vector<std::string>& later = {});
   void input(const std::string& field);
+  // `field` is the first columns of `of`, in its memory.
+  void view(const std::string& field, const std::string& of);
   void outputs();
   // The numbers of a method; those of the words stand.
   void apply(const std::string& recipe);
@@ -126,6 +128,12 @@ class Table {
     return *this;
   }
 
+  // `field` is a view of the first columns of `of`.
+  Table& view(const char* field, const char* of) {
+    views_[field] = of;
+    return *this;
+  }
+
   // The calls are those of a method by its name, experimental/recipe.h.
   Table& recipe(const char* name) {
     recipe_ = name;
@@ -146,6 +154,7 @@ class Table {
   const char* op_;
   Oracle oracle_;
   std::map<std::string, Fill> fills_;
+  std::map<std::string, std::string> views_;
   Shape shape_;
   Contents contents_;
   std::string recipe_;

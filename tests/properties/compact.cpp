@@ -1,0 +1,475 @@
+// SPDX-License-Identifier: Apache-2.0
+// Compact attention through the library's own chains, under tables that turn by real angles: a
+// prompt, its chunks and its steps give the same rows; absorbed and expanded latents give the
+// paper's rows, formed here in float64 from what is stored; their gradients are its derivatives.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <numeric>
+
+#include "harness/bound.h"
+#include "oracle/dense.h"
+
+namespace {
+
+using Values = std::vector<double>;
+
+constexpr int64_t kTokens = 37;
+const std::vector<std::vector<int64_t>> kCuts = {
+    {kTokens}, {16, 1, 1, 19}, std::vector<int64_t>(kTokens, 1)};
+
+// Tensors in memory of a context, and views of them.
+class Room {
+ public:
+  Room(fovea_backend backend, int dtype_) : ctx(backend), dtype(dtype_) {}
+
+  fovea_tensor fill(const std::vector<int64_t>& shape, int type, const Values& values) {
+    fovea_tensor x = fovea_contiguous(nullptr, static_cast<fovea_dtype>(type),
+                                      static_cast<int32_t>(shape.size()), shape.data());
+    const int64_t size = oracle::bytes_of(type);
+    std::vector<uint8_t> bytes(values.size() * size);
+    for (size_t i = 0; i < values.size(); ++i)
+      oracle::encode(type, values[i], bytes.data() + i * size);
+    memory_.push_back(std::make_unique<harness::Memory>(ctx, bytes.size()));
+    memory_.back()->write(bytes);
+    x.data = memory_.back()->data;
+    return x;
+  }
+  fovea_tensor some(const std::vector<int64_t>& shape, double size = 1) {
+    Values values(count(shape));
+    for (double& x : values) x = size * random_.normal(n_++);
+    return fill(shape, dtype, values);
+  }
+  fovea_tensor empty(const std::vector<int64_t>& shape, int type) {
+    return fill(shape, type, Values(count(shape)));
+  }
+  fovea_tensor empty(const std::vector<int64_t>& shape) { return empty(shape, dtype); }
+  fovea_tensor lengths(int64_t keys) { return fill({1}, FOVEA_I32, {static_cast<double>(keys)}); }
+
+  // The values of a tensor or a view, in logical order.
+  oracle::Dense values(fovea_tensor x) const {
+    for (const auto& m : memory_) {
+      const auto at = static_cast<uint8_t*>(x.data) - static_cast<uint8_t*>(m->data);
+      if (at < 0 || at >= static_cast<int64_t>(m->bytes)) continue;
+      std::vector<uint8_t> bytes = m->read();
+      x.data = bytes.data() + at;
+      return oracle::load(x);
+    }
+    throw std::runtime_error("a tensor of another room");
+  }
+
+  // One rounding of the dtype, and what sums add.
+  double unit() const { return dtype == FOVEA_F32 ? 0x1p-18 : oracle::unit_of(dtype); }
+
+  harness::Context ctx;
+  const int dtype;
+
+ private:
+  static int64_t count(const std::vector<int64_t>& shape) {
+    int64_t n = 1;
+    for (const int64_t x : shape) n *= x;
+    return n;
+  }
+  harness::Random random_{97};
+  uint64_t n_ = 0;
+  std::vector<std::unique_ptr<harness::Memory>> memory_;
+};
+
+fovea_tensor part(fovea_tensor x, int axis, int64_t begin, int64_t count) {
+  x.data = static_cast<uint8_t*>(x.data) + begin * x.stride[axis] * oracle::bytes_of(x.dtype);
+  x.shape[axis] = count;
+  return x;
+}
+
+fovea_tensor for_heads(fovea_tensor x, int64_t heads) {
+  x.shape[2] = heads, x.stride[2] = 0;
+  return x;
+}
+
+fovea_tensor swapped(fovea_tensor x, int a, int b) {
+  std::swap(x.shape[a], x.shape[b]), std::swap(x.stride[a], x.stride[b]);
+  return x;
+}
+
+template <class P>
+P params() {
+  P p = {};
+  p.struct_size = sizeof p;
+  return p;
+}
+
+void project(Room& room, const fovea_tensor& x, const fovea_tensor& weight, const fovea_tensor& y) {
+  auto p = params<fovea_x_project_forward_params>();
+  p.x = x, p.weight = weight, p.y = y;
+  harness::must(fovea_x_project_forward(room.ctx, &p), "x_project_forward");
+}
+
+struct Turns {
+  Turns(Room& room, int64_t half_) : half(half_) {
+    Values c, s;
+    for (int64_t p = 0; p < kTokens; ++p)
+      for (int64_t i = 0; i < half; ++i) {
+        const double angle = static_cast<double>(p) *
+                             std::pow(50, -static_cast<double>(i) / static_cast<double>(half));
+        c.push_back(std::cos(angle)), s.push_back(std::sin(angle));
+      }
+    cos = room.fill({kTokens, half}, FOVEA_F32, c), sin = room.fill({kTokens, half}, FOVEA_F32, s);
+  }
+  // y = x rotated, whose first token is at position `begin`.
+  void rotate(Room& room, const fovea_tensor& x, const fovea_tensor& y, int64_t begin,
+              int32_t interleaved) const {
+    auto p = params<fovea_rope_forward_params>();
+    p.x = x, p.y = y, p.rope_interleaved = interleaved;
+    p.cos = part(cos, 0, begin, x.shape[1]), p.sin = part(sin, 0, begin, x.shape[1]);
+    harness::must(fovea_rope_forward(room.ctx, &p), "rope_forward");
+  }
+  const int64_t half;
+  fovea_tensor cos, sin;
+};
+
+// A call by name; `scale` 0: the method's.
+void attend(Room& room, const char* recipe, fovea_attention_forward_params& p, float scale = 0) {
+  harness::must(fovea_x_recipe_apply(recipe, "attention_forward", &p), recipe);
+  if (scale > 0) p.scale = scale;
+  harness::must(fovea_attention_forward(room.ctx, &p), recipe);
+}
+
+void expect_near(const char* what, const Values& got, const Values& wanted, double units) {
+  SCOPED_TRACE(what);
+  ASSERT_EQ(got.size(), wanted.size());
+  double largest = 0;
+  for (const double x : wanted) largest = std::max(largest, std::abs(x));
+  ASSERT_GT(largest, 0.1);
+  for (size_t i = 0; i < got.size(); ++i)
+    ASSERT_NEAR(got[i], wanted[i], units * largest) << "element " << i;
+}
+
+template <class Test>
+void each_room(Test test) {
+  for (const fovea_backend backend : harness::backends())
+    for (const int dtype : {FOVEA_F32, FOVEA_F16, FOVEA_BF16}) {
+      SCOPED_TRACE(std::string(harness::name_of(backend)) + ", dtype " + std::to_string(dtype));
+      Room room(backend, dtype);
+      test(room);
+    }
+}
+
+// ---- latents
+
+class Latents {
+ public:
+  static constexpr int64_t kHeads = 5, kNope = 16, kRope = 8, kRank = 32, kWidth = 24;
+  static constexpr int64_t kPage = 8, kPages = 5;
+  static constexpr float kScale = 0.20412414523f;  // 1 / sqrt(16 + 8)
+
+  explicit Latents(Room& room)
+      : room_(room),
+        turns_(room, kRope / 2),
+        raw_(room.some({1, kTokens, 1, kRank + kRope})),
+        norm_(room.some({kRank})),
+        q_nope_(room.some({1, kTokens, kHeads, kNope})),
+        q_rope_(room.some({1, kTokens, kHeads, kRope})),
+        w_uk_(room.some({kHeads, kRank, kNope}, 0.2)),
+        w_uv_(room.some({kHeads, kRank, kWidth}, 0.2)),
+        cache_(room.empty({1, kTokens, 1, kRank + kRope})),
+        pool_(room.empty({kPages, kPage, 1, kRank + kRope})) {
+    Values places;
+    for (int64_t n = 0; n < kPages; ++n) places.push_back(static_cast<double>(n * 3 % kPages));
+    page_table_ = room.fill({1, kPages}, FOVEA_I32, places);
+  }
+
+  // o and lse of tokens by the cache of latents, in calls of so many tokens.
+  std::pair<Values, Values> absorbed(const std::vector<int64_t>& calls, bool paged = false) {
+    const fovea_tensor o = room_.empty({1, kTokens, kHeads, kWidth});
+    const fovea_tensor lse = room_.empty({1, kHeads, kTokens}, FOVEA_F32);
+    int64_t begin = 0;
+    for (const int64_t s : calls) {
+      append(begin, s, paged);
+      const fovea_tensor q = room_.empty({1, s, kHeads, kRank + kRope});
+      const fovea_tensor latent = room_.empty({1, s, kHeads, kRank});
+      project(room_, part(q_nope_, 1, begin, s), swapped(w_uk_, 1, 2), part(q, 3, 0, kRank));
+      turns_.rotate(room_, part(q_rope_, 1, begin, s), part(q, 3, kRank, kRope), begin, 1);
+      auto p = params<fovea_attention_forward_params>();
+      p.q = q, p.k = paged ? pool_ : cache_, p.v = part(p.k, 3, 0, kRank), p.o = latent;
+      if (paged) p.page_table = page_table_;
+      p.lse = part(lse, 2, begin, s), p.key_len = room_.lengths(begin + s);
+      attend(room_, "mla_absorbed", p, kScale);
+      project(room_, latent, w_uv_, part(o, 1, begin, s));
+      begin += s;
+    }
+    return {room_.values(o).value, room_.values(lse).value};
+  }
+  // The prompt by keys and values of each head.
+  std::pair<Values, Values> expanded() {
+    const auto p = prompt();
+    return {room_.values(p.o).value, room_.values(p.lse).value};
+  }
+  fovea_attention_forward_params prompt() {
+    append(0, kTokens, false);
+    const fovea_tensor q = room_.empty({1, kTokens, kHeads, kNope + kRope}), k = like(q);
+    const fovea_tensor v = room_.empty({1, kTokens, kHeads, kWidth}), o = like(v);
+    const fovea_tensor latent = part(cache_, 3, 0, kRank);
+    project(room_, latent, w_uk_, part(k, 3, 0, kNope));
+    project(room_, latent, w_uv_, v);
+    copy(for_heads(part(cache_, 3, kRank, kRope), kHeads), part(k, 3, kNope, kRope));
+    copy(q_nope_, part(q, 3, 0, kNope));
+    turns_.rotate(room_, q_rope_, part(q, 3, kNope, kRope), 0, 1);
+    auto p = params<fovea_attention_forward_params>();
+    p.q = q, p.k = k, p.v = v, p.o = o, p.lse = room_.empty({1, kHeads, kTokens}, FOVEA_F32);
+    attend(room_, "mla", p);
+    return p;
+  }
+  // Of the sum of dout o: by q_nope, w_uk and w_uv.
+  struct Gradients {
+    oracle::Dense q, w_uk, w_uv;
+  };
+  Gradients gradients(const fovea_tensor& dout) {
+    const auto forward = prompt();
+    auto p = params<fovea_attention_backward_params>();
+    p.q = forward.q, p.k = forward.k, p.v = forward.v, p.o = forward.o, p.lse = forward.lse;
+    p.dout = dout, p.dq = like(p.q), p.dk = like(p.k), p.dv = like(p.v);
+    harness::must(fovea_x_recipe_apply("mla", "attention_backward", &p), "mla");
+    harness::must(fovea_attention_backward(room_.ctx, &p), "attention_backward");
+    const auto through = [&](const fovea_tensor& weight, const fovea_tensor& dy) {
+      auto back = params<fovea_x_project_backward_params>();
+      back.x = part(cache_, 3, 0, kRank), back.weight = weight, back.dy = dy;
+      back.dweight = room_.empty({kHeads, kRank, weight.shape[2]}, FOVEA_F32);
+      harness::must(fovea_x_project_backward(room_.ctx, &back), "x_project_backward");
+      return room_.values(back.dweight);
+    };
+    return {room_.values(part(p.dq, 3, 0, kNope)), through(w_uk_, part(p.dk, 3, 0, kNope)),
+            through(w_uv_, p.dv)};
+  }
+  // What the layers give.
+  struct Given {
+    oracle::Dense raw, norm, q_nope, q_rope, w_uk, w_uv;
+  };
+  Given given() const {
+    return {room_.values(raw_),    room_.values(norm_), room_.values(q_nope_),
+            room_.values(q_rope_), room_.values(w_uk_), room_.values(w_uv_)};
+  }
+  // DeepSeek-V2's equations 9 to 18 in float64.
+  static std::pair<Values, Values> paper(const Given& x) {
+    Values o, lse(kHeads * kTokens);
+    for (int64_t i = 0; i < kTokens; ++i)
+      for (int64_t head = 0; head < kHeads; ++head) {
+        Values sum(kWidth);
+        double total = 0;
+        for (int64_t j = 0; j <= i; ++j) {
+          double squares = 0, score = 0;
+          for (int64_t r = 0; r < kRank; ++r) squares += x.raw(0, j, 0, r) * x.raw(0, j, 0, r);
+          const double size = 1 / std::sqrt(squares / static_cast<double>(kRank) + 1e-6);
+          const auto c = [&](int64_t r) { return x.raw(0, j, 0, r) * size * x.norm(r); };
+          const auto through = [&](const oracle::Dense& weight, int64_t column) {
+            double sum_of = 0;
+            for (int64_t r = 0; r < kRank; ++r) sum_of += c(r) * weight(head, r, column);
+            return sum_of;
+          };
+          for (int64_t n = 0; n < kNope; ++n) score += x.q_nope(0, i, head, n) * through(x.w_uk, n);
+          // Rotations by i and j multiply to one by i - j.
+          for (int64_t n = 0; n < kRope / 2; ++n) {
+            const double angle =
+                static_cast<double>(i - j) * std::pow(50, -static_cast<double>(n) / (kRope / 2));
+            const double a = x.q_rope(0, i, head, 2 * n), b = x.q_rope(0, i, head, 2 * n + 1);
+            const double u = x.raw(0, j, 0, kRank + 2 * n), w = x.raw(0, j, 0, kRank + 2 * n + 1);
+            score += std::cos(angle) * (a * u + b * w) + std::sin(angle) * (a * w - b * u);
+          }
+          const double weight = std::exp(score / std::sqrt(static_cast<double>(kNope + kRope)));
+          total += weight;
+          for (int64_t n = 0; n < kWidth; ++n) sum[n] += weight * through(x.w_uv, n);
+        }
+        for (const double one : sum) o.push_back(one / total);
+        lse[head * kTokens + i] = std::log(total);
+      }
+    return {o, lse};
+  }
+
+ private:
+  // Tokens into the cache: the norm of the latent, the rotation of the other part.
+  void append(int64_t begin, int64_t s, bool paged) {
+    auto p = params<fovea_cache_append_params>();
+    p.k_new = part(raw_, 1, begin, s), p.key_len = room_.lengths(begin);
+    p.k = paged ? pool_ : cache_;
+    if (paged) p.page_table = page_table_;
+    p.norm_weight = norm_, p.cos = turns_.cos, p.sin = turns_.sin;
+    p.rope_begin = kRank, p.rope_interleaved = 1;
+    harness::must(fovea_cache_append(room_.ctx, &p), "cache_append");
+  }
+  fovea_tensor like(const fovea_tensor& x) {
+    return room_.empty({x.shape[0], x.shape[1], x.shape[2], x.shape[3]});
+  }
+  // Through a rotation by nothing.
+  void copy(const fovea_tensor& x, const fovea_tensor& y) {
+    auto p = params<fovea_rope_forward_params>();
+    p.x = x, p.y = y;
+    p.cos = part(turns_.cos, 1, 0, 0), p.sin = part(turns_.sin, 1, 0, 0);
+    harness::must(fovea_rope_forward(room_.ctx, &p), "rope_forward");
+  }
+
+  Room& room_;
+  const Turns turns_;
+  const fovea_tensor raw_, norm_, q_nope_, q_rope_, w_uk_, w_uv_, cache_, pool_;
+  fovea_tensor page_table_;
+};
+
+TEST(compact, absorbed_latents_are_expanded_ones_and_the_papers) {
+  each_room([](Room& room) {
+    Latents model(room);
+    const auto [paper, paper_lse] = Latents::paper(model.given());
+    const auto [one, one_lse] = model.expanded();
+    const auto [two, two_lse] = model.absorbed({kTokens});
+    const double unit = 8 * room.unit();
+    expect_near("expanded", one, paper, unit), expect_near("lse", one_lse, paper_lse, unit);
+    expect_near("absorbed", two, paper, unit), expect_near("lse", two_lse, paper_lse, unit);
+    expect_near("both", two, one, unit);
+  });
+}
+
+TEST(compact, latents_in_chunks_and_steps_are_the_prompt) {
+  each_room([](Room& room) {
+    Latents model(room);
+    const auto [whole, lse] = model.absorbed(kCuts[0]);
+    for (const bool paged : {false, true})
+      for (const auto& cuts : kCuts) {
+        const auto [o, own] = model.absorbed(cuts, paged);
+        expect_near("o", o, whole, 4 * room.unit());
+        expect_near("lse", own, lse, 0x1p-15);
+      }
+  });
+}
+
+TEST(compact, gradients_of_expanded_latents_are_the_papers_derivatives) {
+  for (const fovea_backend backend : harness::backends()) {
+    SCOPED_TRACE(harness::name_of(backend));
+    Room room(backend, FOVEA_F32);
+    Latents model(room);
+    const fovea_tensor to = room.some({1, kTokens, Latents::kHeads, Latents::kWidth});
+    const oracle::Dense dout = room.values(to);
+    const Latents::Gradients got = model.gradients(to);
+    Latents::Given given = model.given();
+    const auto loss = [&] {
+      const Values o = Latents::paper(given).first;
+      return std::inner_product(o.begin(), o.end(), dout.value.begin(), 0.0);
+    };
+    const auto expect = [&](const char* name, oracle::Dense& x, const oracle::Dense& gradient) {
+      SCOPED_TRACE(name);
+      ASSERT_EQ(x.value.size(), gradient.value.size());
+      for (size_t i = 7; i < x.value.size(); i += x.value.size() / 5) {
+        const double at = x.value[i], step = 1e-4;
+        x.value[i] = at + step;
+        const double above = loss();
+        x.value[i] = at - step;
+        const double below = loss();
+        x.value[i] = at;
+        EXPECT_NEAR(gradient.value[i], (above - below) / (2 * step), 2e-5) << "element " << i;
+      }
+    };
+    expect("q_nope", given.q_nope, got.q), expect("w_uk", given.w_uk, got.w_uk);
+    expect("w_uv", given.w_uv, got.w_uv);
+  }
+}
+
+// ---- heads of keys and values
+
+// A layer of a method: its cache is appended to in calls of so many tokens.
+class Heads {
+ public:
+  static constexpr int64_t kHeads = 6, kWidth = 16, kRank = 24;
+
+  Heads(Room& room, const char* recipe, int64_t groups)
+      : room_(room),
+        recipe_(recipe),
+        reuses_(std::string(recipe) == "mfa_kr"),
+        turns_(room, kWidth / 2),
+        low_(room.some({1, kTokens, 1, kRank})),
+        w_up_(room.some({kHeads, kRank, kWidth}, 0.2)),
+        k_new_(room.some({1, kTokens, groups, kWidth})),
+        v_new_(room.some({1, kTokens, groups, kWidth})),
+        m_(room.some({1, kWidth, kWidth}, 0.3)),
+        k_(room.empty({1, kTokens, groups, kWidth})),
+        v_(room.empty({1, kTokens, groups, kWidth})) {}
+
+  Values run(const std::vector<int64_t>& calls) {
+    const fovea_tensor o = room_.empty({1, kTokens, kHeads, kWidth});
+    int64_t begin = 0;
+    for (const int64_t s : calls) {
+      auto add = params<fovea_cache_append_params>();
+      add.k_new = part(k_new_, 1, begin, s), add.k = k_, add.key_len = room_.lengths(begin);
+      if (!reuses_) {
+        add.v_new = part(v_new_, 1, begin, s), add.v = v_;
+        add.cos = turns_.cos, add.sin = turns_.sin;
+      }
+      harness::must(fovea_cache_append(room_.ctx, &add), "cache_append");
+      auto p = params<fovea_attention_forward_params>();
+      p.q = queries(begin, s), p.k = k_, p.v = reuses_ ? k_ : v_, p.o = part(o, 1, begin, s);
+      p.key_len = room_.lengths(begin + s);
+      if (reuses_) p.cos = turns_.cos, p.sin = turns_.sin;
+      attend(room_, recipe_, p);
+      begin += s;
+    }
+    if (!reuses_) return room_.values(o).value;
+    const fovea_tensor y = room_.empty({1, kTokens, kHeads, kWidth});
+    project(room_, o, m_, y);
+    return room_.values(y).value;
+  }
+  // The prompt with rotated keys and values that are stored, each head its own.
+  Values repeated() {
+    const int64_t groups = k_new_.shape[2];
+    const fovea_tensor k = room_.empty({1, kTokens, kHeads, kWidth});
+    const fovea_tensor v = room_.empty({1, kTokens, kHeads, kWidth});
+    const int64_t each = kHeads / groups;
+    for (int64_t g = 0; g < groups; ++g) {
+      const fovea_tensor to = part(k, 2, g * each, each), values = part(v, 2, g * each, each);
+      turns_.rotate(room_, for_heads(part(k_new_, 2, g, 1), each), to, 0, 0);
+      if (reuses_)
+        project(room_, part(k_new_, 2, g, 1), m_, part(values, 2, 0, 1));
+      else
+        project(room_, part(v_new_, 2, g, 1), identity(), part(values, 2, 0, 1));
+      for (int64_t n = 1; n < each; ++n)
+        project(room_, part(values, 2, 0, 1), identity(), part(values, 2, n, 1));
+    }
+    auto p = params<fovea_attention_forward_params>();
+    p.q = queries(0, kTokens), p.k = k, p.v = v;
+    p.o = room_.empty({1, kTokens, kHeads, kWidth});
+    attend(room_, "mha", p);
+    return room_.values(p.o).value;
+  }
+
+ private:
+  // Up-projections of the low-rank query, rotated.
+  fovea_tensor queries(int64_t begin, int64_t s) {
+    auto p = params<fovea_x_project_forward_params>();
+    p.x = part(low_, 1, begin, s), p.weight = w_up_;
+    p.y = room_.empty({1, s, kHeads, kWidth});
+    p.cos = part(turns_.cos, 0, begin, s), p.sin = part(turns_.sin, 0, begin, s);
+    harness::must(fovea_x_project_forward(room_.ctx, &p), "x_project_forward");
+    return p.y;
+  }
+  fovea_tensor identity() {
+    Values x(kWidth * kWidth);
+    for (int64_t n = 0; n < kWidth; ++n) x[n * kWidth + n] = 1;
+    return room_.fill({1, kWidth, kWidth}, room_.dtype, x);
+  }
+
+  Room& room_;
+  const char* const recipe_;
+  const bool reuses_;
+  const Turns turns_;
+  const fovea_tensor low_, w_up_, k_new_, v_new_, m_, k_, v_;
+};
+
+TEST(compact, heads_in_chunks_and_steps_are_the_prompt_and_repeated_heads) {
+  const std::pair<const char*, int64_t> methods[] = {{"mha", 6}, {"mqa", 1}, {"gqa", 2},
+                                                     {"gqa", 3}, {"mfa", 1}, {"mfa_kr", 1}};
+  for (const auto& [recipe, groups] : methods) {
+    SCOPED_TRACE(recipe);
+    each_room([recipe = recipe, groups = groups](Room& room) {
+      Heads model(room, recipe, groups);
+      const Values whole = model.run(kCuts[0]);
+      for (const auto& cuts : kCuts) expect_near("cuts", model.run(cuts), whole, 4 * room.unit());
+      expect_near("repeated", whole, model.repeated(), 8 * room.unit());
+    });
+  }
+}
+
+}  // namespace
