@@ -62,6 +62,7 @@ OPERATIONS = {
     "x_norm_gate": "norm and gate",
     "x_gla": "gated linear attention",
     "x_delta": "delta rule",
+    "x_gsa": "gated slot attention",
     "x_multi_token": "multi-token",
     "x_kl_jensen_shannon": "other divergences",
     "x_kl_pool": "other divergences",
@@ -101,8 +102,9 @@ TOKENS = (  # of a case's name, in the order in which a label says them
     (r"page(\d+)", "pages of {1}"),
     (r"f(\d{4,})", "{1} channels"),
     (r"taps(\d+)", "{1} taps"),
-    (r"fox|retention|simplegla|gdn|kda|gla|delta|rwkv6|rwkv7|mamba2", "{0}"),
+    (r"fox|retention|simplegla|gdn|kda|gla|delta|rwkv6|rwkv7|mamba2|gsa", "{0}"),
     (r"on(\d+)", "on {1} heads of v"),
+    (r"m(\d+)", "{1} slots"),
     (r"lengths", "lengths given"),
     (r"quantising", "with quantisation"),
     (r"f32|f16|e4m3|i8", "{0}"),
@@ -183,7 +185,7 @@ def words(row):
         family = "sparse"
     else:
         known = {"x_multi_token": "conv", "conv_attention": "conv"}
-        known |= dict.fromkeys(("x_conv1d", "x_norm_gate", "x_gla", "x_delta"), "linear")
+        known |= dict.fromkeys(("x_conv1d", "x_norm_gate", "x_gla", "x_delta", "x_gsa"), "linear")
         family = known.get(operation, "kl" if operation.startswith("x_kl") else operation)
     length = next((t[1:] for t in tokens if re.fullmatch(r"[nt]\d+k?", t)), "8k")
     return Words(

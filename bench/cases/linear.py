@@ -458,6 +458,70 @@ class Forgetting(Case):
         return own, unrecorded(lambda: peer(q, k, v, gate))
 
 
+@dataclasses.dataclass(frozen=True)
+class Slots(Case):
+    """Gated slot attention on `m` slots a head, forward or both directions."""
+
+    b: int
+    n: int
+    m: int = 64
+    h: int = 16
+    d: int = 128
+    dtype: str = "bf16"
+    backward: bool = False
+    mask = ""
+    family = "x_gsa"
+    peer = "fla"
+    unit, scale = "TB/s", 1e-12
+    limit = 3e-2  # both round 1 - a, p and products to 16 bits, at different places
+
+    def words(self):
+        yield "gsa"
+        yield "backward" if self.backward else "forward"
+        yield f"n{size(self.n)}_b{self.b}_h{self.h}_m{self.m}"
+        yield self.unusual_dtype
+
+    @property
+    def work(self):
+        wide = (4 * self.d + 2 * self.m) * self.itemsize  # the gate is f32
+        return (3 if self.backward else 1) * wide * self.b * self.n * self.h
+
+    bytes = work
+
+    def inputs(self, device, seed):
+        normal = self.draw(device, seed)
+        q, k, v, dout = (normal(self.b, self.n, self.h, self.d) for _ in range(4))
+        gate = functional.logsigmoid(normal(self.b, self.n, self.h, self.m).float()) / 8
+        return q, k, v, gate, dout
+
+    def setup(self, ctx, device, seed):
+        q, k, v, gate, dout = self.inputs(device, seed)
+        try:
+            peer = importlib.import_module("fla.ops.gsa").chunk_gsa
+        except ImportError as error:
+            raise PeerFailed(f"fla is not installed: {error}") from error
+
+        def forward():
+            out = fovea.experimental.gsa_forward(ctx, q, k, v, gate, o=True)
+            return [out[0] if isinstance(out, tuple | list) else out]
+
+        def theirs(q, k, v, gate):
+            return peer(q, k, v, s=(1 - gate.exp()).to(q.dtype), g=gate, scale=self.d**-0.5)[0]
+
+        forward.workspace = 0
+        if not self.backward:
+            return forward, unrecorded(lambda: theirs(q, k, v, gate))
+
+        def both():
+            forward()
+            wanted = dict.fromkeys(("dq", "dk", "dv", "dgate"), True)
+            return fovea.experimental.gsa_backward(ctx, q, k, v, gate, dout, **wanted)
+
+        both.workspace = 0
+        leaves = [x.detach().clone().requires_grad_() for x in (q, k, v, gate)]
+        return both, lambda: torch.autograd.grad(theirs(*leaves), leaves, dout)
+
+
 def host():
     for backward in (False, True):
         yield Conv1d(1, 2048, 1024, dtype="f32", backward=backward)
@@ -486,6 +550,8 @@ def cuda():
             yield Recurrence(form, 128, n, h=32)
     for backward in (False, True):
         yield Mamba2(2, 16384, backward=backward)
+        yield Slots(2, 16384, backward=backward)
+    yield Slots(1, 3001, m=48, h=6)
     yield Recurrence("gdn", 4, 8192, values=32)
     yield Recurrence("gdn", 1, 8192, h=2, values=8)
     yield Recurrence("gdn", 1, 32768, h=2, values=8)
