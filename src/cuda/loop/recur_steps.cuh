@@ -277,9 +277,8 @@ class StepWalk {
   __device__ __forceinline__ void request(const float* shared) const {
     const uint32_t pieces = shared_address(shared) + 16 * step_thread();
     const Floats<4>& x = a_.state_in;
-    const bool there = item_.state >= 0, columns = call_.in == StateOrder::columns;
+    const bool there = item_.state >= 0;
     const int64_t by_row = x.view.stride[2];
-    const int64_t by_piece = columns ? by_row : x.view.stride[3];
     const float* from = x.view.template as<float>() +
                         x.offset(there ? item_.state : 0, lane_.head, 0, lane_.first) +
                         4 * lane_.ld * by_row;
@@ -287,7 +286,7 @@ class StepWalk {
     for (int m = 0; m < R; m += 4)
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        copy_async(pieces + (m + i) * blockDim.x * 16, from + m * Lanes * by_row + i * by_piece,
+        copy_async(pieces + (m + i) * blockDim.x * 16, from + (m * Lanes + i) * by_row,
                    there);
   }
   __device__ __forceinline__ void take(const float* shared, float (&h)[R][CW]) const {
@@ -297,7 +296,6 @@ class StepWalk {
       const float4 x = pieces[n * blockDim.x];
       h[n][0] = x.x, h[n][1] = x.y, h[n][2] = x.z, h[n][3] = x.w;
     }
-    if (call_.in == StateOrder::rows) lane_.turn(h);
   }
   __device__ __forceinline__ void store(const float (&h)[R][CW]) const {
     if (!a_.state_out) return;
@@ -305,7 +303,7 @@ class StepWalk {
     if (item_.out >= 0)
       lane_.store_whole(x.view.template as<float>() +
                             x.offset(item_.out, lane_.head, 0, lane_.first),
-                        call_.out, x.view.stride[2], x.view.stride[3], h);
+                        StateOrder::columns, x.view.stride[2], x.view.stride[3], h);
   }
   __device__ __forceinline__ void steps(const float* rows, int size, float (&h)[R][CW]) const {
     // Where the lane's element of a token's o is.
@@ -437,8 +435,8 @@ inline bool serves_steps(const RecurCall& call) {
   return call.whole && (call.lanes == 4 || call.lanes == 8) && a.run.token_max <= kStepTokens &&
          !a.full && !a.read_before && !a.gate_value && !a.bonus && !a.den && !a.snapshot && a.v &&
          !(a.gate_head && a.gate_key) && a.state_in && a.state_in.dtype == FOVEA_F32 &&
-         call.in != StateOrder::any &&
-         (!a.state_out || (a.state_out.dtype == FOVEA_F32 && call.out != StateOrder::any)) &&
+         call.in == StateOrder::columns &&
+         (!a.state_out || (a.state_out.dtype == FOVEA_F32 && call.out == StateOrder::columns)) &&
          fours(a.q, kFoursQ) && fours(a.k, kFoursK) && fours(a.v, kFoursV) &&
          fours(a.gate_key, kFoursGate) && fours(a.erase, kFoursErase) &&
          fours(a.low_a, kFoursLowA) && fours(a.low_b, kFoursLowB);
