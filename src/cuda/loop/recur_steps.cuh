@@ -323,12 +323,7 @@ class StepWalk {
     }
   }
   __device__ __forceinline__ void store(const float (&h)[R][CW]) const {
-    if (!a_.state_out) return;
-    const Floats<4>& x = a_.state_out;
-    if (item_.out >= 0)
-      lane_.store_whole(x.view.template as<float>() +
-                            x.offset(item_.out, lane_.head, 0, lane_.first),
-                        StateOrder::columns, x.view.stride[2], x.view.stride[3], h);
+    if (a_.state_out) store(a_.state_out, item_.out, h);
   }
   __device__ __forceinline__ void steps(const float* rows, int size, float (&h)[R][CW]) const {
     // Where the lane's element of a token's o is.
@@ -336,12 +331,27 @@ class StepWalk {
                                     lane_.first + column_of_sum<Lanes>(lane_.ld))
                       : 0;
     int silent = a_.o ? item_.from : INT_MAX;
+    int kept = 0, until = a_.snapshot ? static_cast<int>(a_.run.every) : INT_MAX;
 #pragma unroll 1
-    for (int left = item_.count; left > 0; --left, rows += size, at += a_.o.view.stride[1])
+    for (int left = item_.count; left > 0; --left, rows += size, at += a_.o.view.stride[1]) {
       step(rows, --silent < 0, at, h);
+      if (--until) continue;
+      until = static_cast<int>(a_.run.every);
+      if (kept < a_.run.kept) {
+        const int row = *a_.run.snapshot_row.template at<int32_t>(item_.sequence, kept++);
+        const StepWalk walk(call_, item_);
+        walk.store(a_.snapshot, row < a_.run.snapshots ? row : -1, h);
+      }
+    }
   }
 
  private:
+  __device__ __forceinline__ void store(const Floats<4>& x, int row,
+                                        const float (&h)[R][CW]) const {
+    if (row >= 0)
+      lane_.store_whole(x.view.template as<float>() + x.offset(row, lane_.head, 0, lane_.first),
+                        StateOrder::columns, x.view.stride[2], x.view.stride[3], h);
+  }
   // A token; `outputs`: its element of o is stored, at `at`.
   __device__ __forceinline__ void step(const float* rows, bool outputs, int64_t at,
                                        float (&h)[R][CW]) const {
@@ -459,10 +469,12 @@ inline bool serves_steps(const RecurCall& call) {
   const Recur& a = call.a;
   const auto fours = [&](const Floats<4>& x, Fours which) { return !x || (call.fours & which); };
   return call.whole && (call.lanes == 4 || call.lanes == 8) && a.run.token_max <= kStepTokens &&
-         !a.full && !a.read_before && !a.gate_value && !a.bonus && !a.den && !a.snapshot && a.v &&
+         !a.full && !a.read_before && !a.gate_value && !a.bonus && !a.den && a.v &&
          !(a.gate_head && a.gate_key) && a.state_in && a.state_in.dtype == FOVEA_F32 &&
          call.in == StateOrder::columns &&
          (!a.state_out || (a.state_out.dtype == FOVEA_F32 && call.out == StateOrder::columns)) &&
+         (!a.snapshot || (a.snapshot.dtype == FOVEA_F32 && a.run.every <= INT_MAX &&
+                          call.snapshot == StateOrder::columns)) &&
          fours(a.q, kFoursQ) && fours(a.k, kFoursK) && fours(a.v, kFoursV) &&
          fours(a.gate_key, kFoursGate) && fours(a.erase, kFoursErase) &&
          fours(a.low_a, kFoursLowA) && fours(a.low_b, kFoursLowB);
