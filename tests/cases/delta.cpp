@@ -431,6 +431,47 @@ void key_chains(std::vector<harness::Case>& cases) {
   }
 }
 
+// Decode and drafts of few tokens on states in f32, by the name of the kernel.
+void steps(std::vector<harness::Case>& cases) {
+  const std::string op = "x_delta_forward";
+  const auto add = [&](const std::string& words, const std::string& kernel) {
+    const auto draw = [words](uint64_t seed) { return forward(words, seed); };
+    cases.push_back({op, name_of_words(words, "kernel"), draw, kernel, "", false});
+  };
+  const std::vector<std::string> calls = {
+      "b=3 s=1 h=2 g=2 x=2 state_out",
+      "b=5 s=1 h=4 g=4 x=4 shared=1 state_row",
+      "b=5 s=1 h=2 g=2 x=4 shared=1 state_row state_out_row",
+      "b=70 s=1 h=8 g=8 x=8 state_out",
+      "b=2 s=8 h=2 g=2 x=2 state_row",
+      "b=1 s=16 h=2 g=2 x=2 state_out",
+      "start seqs=5 s=16 h=4 g=2 x=2 state_row state_out",
+      "b=3 s=5 len output_from h=6 g=2 x=2 state_out",
+      "b=3 s=4 h=2 g=2 x=2 state_row state_out_row state_out snapshot snapshot_row "
+      "snapshot_every=1",
+      "b=2 s=16 h=2 g=1 x=1 state_row shared=2 state_out_row snapshot_row snapshot_every=2",
+      "b=40 s=4 h=8 g=8 x=8 len state_row"};
+  const std::vector<std::string> forms = {
+      "beta gate_key gates=1",
+      "beta beta_map=1 l2_norm=1 keys=1 gate_head",
+      "beta gate_head gates=2",
+      "beta beta:f32 beta_map=2 l2_norm=1 gate_key gate_key:f32 gate_map=1 gate_rate gate_bias",
+      "beta l2_norm=1",
+      "low_a low_b gate_key gates=1",
+      "low_a low_b gate_key gates=2"};
+  for (const char* type : {"bf16", "f16", "f32"})
+    for (const char* d : {"64", "128"})
+      for (size_t i = 0; i < calls.size(); ++i)
+        for (size_t turn : {0, 3}) {
+          const char* e = i % 2 == 0 ? " e=128 " : " e=64 ";
+          add(std::string("o state_in q:") + type + " d=" + d + e + calls[i] + " " +
+                  forms[(i + turn) % forms.size()],
+              std::string("simt.") + type + ".d" + d + ".steps");
+        }
+  add("state_in state_out q:bf16 d=128 e=128 b=3 s=4 len h=2 g=2 x=2 beta gate_key",
+      "simt.bf16.d128.steps");
+}
+
 // The same, of gradients.
 void backward_chains(std::vector<harness::Case>& cases) {
   const std::string op = "x_delta_backward";
@@ -564,7 +605,7 @@ std::vector<harness::Case> forwards() {
   cases.add("q:bf16 b=2 s=3 h=1 g=1 x=2 d=8 e=4 o state_in state_row low_a low_b gate_key", "small",
             true);
   std::vector<harness::Case> all = cases.cases();
-  chains(all), key_chains(all);
+  chains(all), key_chains(all), steps(all);
   return all;
 }
 

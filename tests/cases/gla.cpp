@@ -464,6 +464,34 @@ void keyed_chains(GlaCases& cases) {
     }
 }
 
+// Decode and drafts of few tokens on states in f32, by the name of the kernel.
+void steps(GlaCases& cases) {
+  const Words calls = {
+      "b=3 s=1 h=2 g=2 x=2 state_out",
+      "b=5 s=1 h=4 g=4 x=4 shared=1 state_row gate_head gate_map=1 gate_rate gate_bias skip",
+      "b=5 s=1 h=1 g=1 x=4 shared=1 state_row state_out_row gate_head select",
+      "b=70 s=1 h=8 g=8 x=8 state_out gate_key",
+      "b=2 s=8 h=2 g=2 x=2 state_row gate_key hard=1",
+      "b=2 s=8 h=2 g=2 x=2 state_out gate_head hard=1",
+      "b=1 s=16 h=2 g=2 x=2 state_out gate_key gate_key:f32 gate_map=4 gate_bias",
+      "start seqs=5 s=16 h=4 g=2 x=2 state_row state_out gate_head",
+      "b=3 s=5 len output_from h=6 g=2 x=2 state_out gate_key gate_map=3 gate_tau=16",
+      "b=3 s=4 h=2 g=2 x=2 state_row state_out_row state_out snapshot snapshot_row "
+      "snapshot_every=1 gate_key",
+      "b=2 s=16 h=2 g=1 x=1 state_row shared=2 state_out_row snapshot_row snapshot_every=2 "
+      "gate_head",
+      "b=40 s=4 h=8 g=8 x=8 len state_row gate_head hard=2"};
+  for (const char* type : {"bf16", "f16", "f32"})
+    for (const char* d : {"64", "128"})
+      for (size_t i = 0; i < calls.size(); ++i) {
+        const char* e = i % 3 == 0 ? " e=128 " : i % 3 == 1 ? " e=64 " : " e=256 ";
+        cases.kernel(std::string("o state_in q:") + type + " d=" + d + e + calls[i],
+                     std::string("simt.") + type + ".d" + d + ".steps");
+      }
+  cases.kernel("state_in state_out q:bf16 d=128 e=128 b=3 s=4 len h=2 g=2 x=2 gate_key",
+               "simt.bf16.d128.steps");
+}
+
 // Chains of the gradients on tensor cores, by the name of the kernel.
 void gradient_chains(GlaCases& cases) {
   const Words shapes = {
@@ -597,7 +625,7 @@ std::vector<harness::Case> forwards() {
               "chunks", 29);
   // What a server does, for layers of known models.
   chains(cases);
-  keyed_chains(cases);
+  steps(cases), keyed_chains(cases);
   const std::string retention = "q:bf16 h=4 g=4 x=4 d=64 e=64 gate_head gate_head:f32 const=1 ";
   const std::string mamba =
       "q:bf16 h=1 g=1 x=4 d=64 e=32 gate_head gate_map=1 gate_rate gate_bias select select:f32 "

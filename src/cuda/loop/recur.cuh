@@ -47,6 +47,10 @@ struct RecurCall {
 
 RecurCall recur_call(const Recur& a);
 
+constexpr int kStepTokens = 16;  // of a sequence, at most
+// Whether recur_steps.cuh serves a call, where its shared memory fits.
+bool serves_steps(const RecurCall& call);
+
 // A block's share of the gradients.
 struct RecurBackwardCall {
   RecurCall call;

@@ -27,7 +27,6 @@
 
 namespace fovea::cuda {
 
-constexpr int kStepTokens = 16;   // of an item, at most
 constexpr int kStepColumns = 128; // of a block, at most
 constexpr int kStepThreads = 256;
 
@@ -463,21 +462,6 @@ __global__ void __launch_bounds__(kStepThreads, 2)
     if (!more) break;
     there = true;
   }
-}
-
-inline bool serves_steps(const RecurCall& call) {
-  const Recur& a = call.a;
-  const auto fours = [&](const Floats<4>& x, Fours which) { return !x || (call.fours & which); };
-  return call.whole && (call.lanes == 4 || call.lanes == 8) && a.run.token_max <= kStepTokens &&
-         !a.full && !a.read_before && !a.gate_value && !a.bonus && !a.den && a.v &&
-         !(a.gate_head && a.gate_key) && a.state_in && a.state_in.dtype == FOVEA_F32 &&
-         call.in == StateOrder::columns &&
-         (!a.state_out || (a.state_out.dtype == FOVEA_F32 && call.out == StateOrder::columns)) &&
-         (!a.snapshot || (a.snapshot.dtype == FOVEA_F32 && a.run.every <= INT_MAX &&
-                          call.snapshot == StateOrder::columns)) &&
-         fours(a.q, kFoursQ) && fours(a.k, kFoursK) && fours(a.v, kFoursV) &&
-         fours(a.gate_key, kFoursGate) && fours(a.erase, kFoursErase) &&
-         fours(a.low_a, kFoursLowA) && fours(a.low_b, kFoursLowB);
 }
 
 template <Recurrence Form, bool Keys, int Lanes>
