@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(256, 2)
       .run();
 }
 
-// Of whole lanes, all tokens in one stage: decode and drafts.
+// Of whole lanes, all tokens in one stage: decode and drafts that recur_steps.cuh does not serve.
 template <Recurrence Form, int Lanes>
 __global__ void __launch_bounds__(256, 2) recur_whole_simt(const __grid_constant__ RecurCall call) {
   extern __shared__ __align__(16) float s_stage[];

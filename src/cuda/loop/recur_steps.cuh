@@ -27,7 +27,7 @@
 
 namespace fovea::cuda {
 
-constexpr int kStepColumns = 128; // of a block, at most
+constexpr int kStepColumns = 128;  // of a block, at most
 constexpr int kStepThreads = 256;
 
 // Floats of a token in shared memory: values, scalars, rows of D.  Kinds of rows that a form lacks
@@ -166,8 +166,7 @@ struct StepMaker {
     if (parts & kQueriesValues) {
       if (outputs)
         query.load(a.q, a.q.offset(batch, at, first_output / call.query_share, c), there);
-      value.load(a.v,
-                 a.v.offset(batch, at, head32 / call.value_share, item.slice * columns + c),
+      value.load(a.v, a.v.offset(batch, at, head32 / call.value_share, item.slice * columns + c),
                  c < columns);
     }
     if (parts & kDecays) {
@@ -194,7 +193,8 @@ struct StepMaker {
     if (parts & kQueriesValues) {
       float x[4], scale;
       for (uint32_t n = 0; outputs && n < call.outputs; ++n) {
-        if (n) query.load(a.q, a.q.offset(batch, at, (first_output + n) / call.query_share, c), there);
+        if (n)
+          query.load(a.q, a.q.offset(batch, at, (first_output + n) / call.query_share, c), there);
         mapped(query, a.q.dtype, a.map_q, x, scale);
         give(rows + Rows::queries + static_cast<int>(n) * D, x, 1, scale);
       }
@@ -280,8 +280,7 @@ __device__ __forceinline__ float sum_of_one(int ld, const float (&x)[CW]) {
   float two[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i)
-    two[i] = (upper ? x[i + 2] : x[i]) +
-             __shfl_xor_sync(~0u, upper ? x[i] : x[i + 2], Lanes / 2);
+    two[i] = (upper ? x[i + 2] : x[i]) + __shfl_xor_sync(~0u, upper ? x[i] : x[i + 2], Lanes / 2);
   float one = (odd ? two[1] : two[0]) + __shfl_xor_sync(~0u, odd ? two[0] : two[1], Lanes / 4);
 #pragma unroll
   for (int step = Lanes / 8; step > 0; step /= 2) one += __shfl_xor_sync(~0u, one, step);
@@ -310,8 +309,7 @@ class StepWalk {
     for (int m = 0; m < R; m += 4)
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        copy_async(pieces + (m + i) * blockDim.x * 16, from + (m * Lanes + i) * by_row,
-                   there);
+        copy_async(pieces + (m + i) * blockDim.x * 16, from + (m * Lanes + i) * by_row, there);
   }
   __device__ __forceinline__ void take(const float* shared, float (&h)[R][CW]) const {
     const float4* pieces = reinterpret_cast<const float4*>(shared) + step_thread();
@@ -408,8 +406,7 @@ class StepWalk {
     if (a_.skip)
       one = fmaf(*a_.skip.at(lane_.head, lane_.first + j),
                  j & 2 ? (j & 1 ? value[3] : value[2]) : (j & 1 ? value[1] : value[0]), one);
-    if (lane_.ld % (Lanes / 4) == 0)
-      store_fp(a_.o.view.data, a_.o.dtype, at, one);
+    if (lane_.ld % (Lanes / 4) == 0) store_fp(a_.o.view.data, a_.o.dtype, at, one);
   }
 
   const Recur& a_;
@@ -471,14 +468,15 @@ bool launch_steps(Context& ctx, const char* op, RecurCall call) {
   const int64_t heads = a.run.count * a.heads;
   const auto items = [&] { return heads * (a.e / columns_of(call)); };
   while (columns_of(call) > kStepColumns) call.warps /= 2;
-  // Few heads: slices, while each has a multiprocessor of its own.
-  while (call.warps % 2 == 0 && call.warps > 2 && 2 * items() <= device.multiprocessors)
+  // Few heads: slices, while each has a multiprocessor of its own, and warps to make its rows.
+  while (call.warps % 2 == 0 && call.warps > std::max<int64_t>(2, a.run.token_max / 2) &&
+         2 * items() <= device.multiprocessors)
     call.warps /= 2;
   const int64_t bytes = step_bytes<Form, Keys, Lanes>(call), work = items();
   if (bytes > device.shared_block_bytes || work > INT_MAX / 2) return false;
-  const int64_t blocks = std::max<int64_t>(
-      1, std::min<int64_t>(2 * kStepThreads / (32 * call.warps),
-                           device.shared_sm_bytes / (bytes + 1024)));
+  const int64_t blocks =
+      std::max<int64_t>(1, std::min<int64_t>(2 * kStepThreads / (32 * call.warps),
+                                             device.shared_sm_bytes / (bytes + 1024)));
   launch<recur_steps_simt<Form, Keys, Lanes>>(
       ctx, op, std::min(work, blocks * device.multiprocessors), 32 * call.warps, bytes, call,
       static_cast<uint32_t>(a.e / columns_of(call)), static_cast<uint32_t>(work));
