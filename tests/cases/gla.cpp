@@ -480,7 +480,9 @@ void steps(GlaCases& cases) {
       "snapshot_every=1 gate_key",
       "b=2 s=16 h=2 g=1 x=1 state_row shared=2 state_out_row snapshot_row snapshot_every=2 "
       "gate_head",
-      "b=40 s=4 h=8 g=8 x=8 len state_row gate_head hard=2"};
+      "b=40 s=4 h=8 g=8 x=8 len state_row gate_head hard=2",
+      "b=2 s=3 h=2 g=2 x=2 reset=1 state_out gate_head hard=2",
+      "b=2 s=3 h=2 g=2 x=2 reset=1 state_out gate_key hard=2"};
   for (const char* type : {"bf16", "f16", "f32"})
     for (const char* d : {"64", "128"})
       for (size_t i = 0; i < calls.size(); ++i) {

@@ -446,16 +446,18 @@ class Layer {
     const auto bytes = static_cast<int64_t>(states.bytes) / kRows;
     return Bits(all.begin() + row * bytes, all.begin() + (row + 1) * bytes);
   }
+  static size_t floats(int64_t count) { return 4 * static_cast<size_t>(count); }
   harness::Context ctx_;
   const Way way_;
   int64_t size_;
-  harness::Memory q_{ctx_, 4 * kTokens*kHeads*way_.d}, k_{ctx_, 4 * kTokens * 2 * way_.d};
-  harness::Memory v_{ctx_, 4 * kTokens*kHeads*way_.e}, o_{ctx_, 4 * kTokens*kHeads*way_.e};
-  harness::Memory rows_{ctx_, 4 * kTokens*kHeads*way_.d}, low_{ctx_, 4 * kTokens*kHeads*way_.d};
-  harness::Memory gate_{ctx_, 4 * kTokens*kHeads*way_.d}, beta_{ctx_, 4 * kTokens*kHeads};
-  harness::Memory rate_{ctx_, 4 * kHeads}, bias_{ctx_, 4 * kHeads*way_.d};
-  harness::Memory pool_{ctx_, 4 * kRows* kHeads* way_.d* way_.e};
-  harness::Memory kept_{ctx_, 4 * kRows* kHeads* way_.d* way_.e};
+  harness::Memory q_{ctx_, floats(kTokens*kHeads*way_.d)}, k_{ctx_, floats(kTokens * 2 * way_.d)};
+  harness::Memory v_{ctx_, floats(kTokens*kHeads*way_.e)}, o_{ctx_, floats(kTokens*kHeads*way_.e)};
+  harness::Memory rows_{ctx_, floats(kTokens*kHeads*way_.d)},
+      low_{ctx_, floats(kTokens*kHeads*way_.d)};
+  harness::Memory gate_{ctx_, floats(kTokens*kHeads*way_.d)}, beta_{ctx_, floats(kTokens*kHeads)};
+  harness::Memory rate_{ctx_, floats(kHeads)}, bias_{ctx_, floats(kHeads*way_.d)};
+  harness::Memory pool_{ctx_, floats(kRows* kHeads* way_.d* way_.e)};
+  harness::Memory kept_{ctx_, floats(kRows* kHeads* way_.d* way_.e)};
   std::vector<std::unique_ptr<harness::Memory>> integers_;
 };
 

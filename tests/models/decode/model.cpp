@@ -161,7 +161,7 @@ struct Case {
   int64_t b = 3, s = 1, h = 2, g = 2, x = 2, d = 128, e = 128;
   int32_t dtype = FOVEA_BF16, gate_type = FOVEA_F32;
   bool beta = false, norm = false, select = false, skip = false, erase = false, hard = false;
-  bool rows = false, pool = false, snapshots = false, silent = false, no_state_out = false, no_o = false;
+  bool reset = false, pool = false, snapshots = false, silent = false, no_state_out = false, no_o = false;
   int map = 0, gate_map = 0;
 };
 
@@ -188,7 +188,11 @@ int run(const Case& c, const char* name) {
   const auto row = [&] { return normal() / std::sqrt(c.d); };
   erase.fill({c.b, c.s, heads, c.d}, c.dtype, row);
   low_a.fill({c.b, c.s, heads, c.d}, c.dtype, row), low_b.fill({c.b, c.s, heads, c.d}, c.dtype, row);
-  state.fill({slots, heads, c.d, c.e}, FOVEA_F32, normal);
+  state.fill({slots, heads, c.d, c.e}, FOVEA_F32, [&]() -> double { return c.reset ? (random_bits() % 2 ? NAN : -HUGE_VAL) : normal(); });
+  if (c.reset)  // the first token of each sequence
+    for (Tensor* x : {&gate_head, &gate_key})
+      for (int64_t i = 0, n = x == &gate_head ? heads : heads * c.d; i < c.b; ++i)
+        for (int64_t j = 0; j < n; ++j) store_fp(x->data.data(), x->dtype, i * c.s * n + j, -HUGE_VAL);
   skip.fill({heads, c.e}, FOVEA_F32, normal);
   o.fill({c.b, c.s, heads_out, c.e}, c.dtype, [] { return 7.; });
   out.fill({slots, heads, c.d, c.e}, FOVEA_F32, [] { return 7.; });
@@ -252,7 +256,7 @@ int run(const Case& c, const char* name) {
                                                        : dispatch.operator()<Recurrence::low_rank>();
   // Against float64, without pools.
   double worst = 0, largest = 0;
-  if (!result && !c.pool && !c.hard && !c.norm && !c.map && !c.gate_map && !c.skip && !c.no_o && !c.no_state_out)
+  if (!result && !c.pool && !c.hard && !c.reset && !c.norm && !c.map && !c.gate_map && !c.skip && !c.no_o && !c.no_state_out)
     for (int64_t i = 0; i < c.b; ++i)
       for (int64_t n = 0; n < heads; ++n) {
         std::vector<double> h(static_cast<size_t>(c.d * c.e));
@@ -302,6 +306,9 @@ int main() {
       {"simple gla, 4 tokens", {.gate = 1, .s = 4, .silent = true}},
       {"gla key, 8 tokens, hard", {.gate = 2, .s = 8, .hard = true, .pool = true}},
       {"simple gla, 8 tokens, hard", {.gate = 1, .s = 8, .hard = true, .pool = true}},
+      {"simple gla, reset", {.gate = 1, .s = 2, .reset = true}},
+      {"gla key, reset", {.gate = 2, .s = 2, .reset = true}},
+      {"kda, reset", {.form = corrected, .gate = 2, .s = 2, .beta = true, .reset = true}},
       {"gla key, 16 tokens, f16", {.gate = 2, .b = 2, .s = 16, .dtype = FOVEA_F16, .gate_type = FOVEA_BF16}},
       {"gla f32, log sigmoid", {.gate = 2, .s = 3, .dtype = FOVEA_F32, .gate_map = FOVEA_X_GATE_MAP_LOG_SIGMOID}},
       {"mamba2: e 64, select, skip", {.gate = 1, .s = 2, .h = 1, .g = 1, .x = 4, .e = 64, .select = true, .skip = true, .gate_map = FOVEA_X_GATE_MAP_SOFTPLUS}},
