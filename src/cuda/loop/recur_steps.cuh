@@ -9,7 +9,11 @@
 //   rows of an item's tokens        shared memory               a warp each  all warps
 //   a lane's tile of this item      registers, as recur.cuh     its thread   its thread
 //
-// A thread copies what it reads itself, so pieces need no barrier.  Rows are made between two.
+//   barrier of all threads   who waits for it    what it guards
+//   before rows are made     those that make     the last item's rows, and where this item is
+//   after                    all                 this item's rows
+//
+// A thread copies what it reads itself, so pieces need no barrier.
 //
 // Bits: every sum is that of recur_forward_simt, which serves the other cuts of a sequence.
 //   z, o     each lane along d adds its 16 rows in turn, then lanes add in the order 4, 2, 1
@@ -19,7 +23,6 @@
 #pragma once
 #include <algorithm>
 
-#include "core/locate.h"
 #include "cuda/launch.h"
 #include "cuda/loop/recur.cuh"
 #include "cuda/tile/copy.cuh"
