@@ -161,7 +161,7 @@ struct Case {
   int64_t b = 3, s = 1, h = 2, g = 2, x = 2, d = 128, e = 128;
   int32_t dtype = FOVEA_BF16, gate_type = FOVEA_F32;
   bool beta = false, norm = false, select = false, skip = false, erase = false, hard = false;
-  bool reset = false, pool = false, snapshots = false, silent = false, no_state_out = false, no_o = false;
+  bool reset = false, in_place = false, pool = false, snapshots = false, silent = false, no_state_out = false, no_o = false;
   int map = 0, gate_map = 0;
 };
 
@@ -215,7 +215,7 @@ int run(const Case& c, const char* name) {
   if (c.erase) a.erase = erase.view<4>();
   if (c.form == Recurrence::low_rank) a.low_a = low_a.view<4>(), a.low_b = low_b.view<4>();
   a.state_in = state.view<4>();
-  if (!c.no_state_out) a.state_out = out.view<4>();
+  if (!c.no_state_out) a.state_out = c.in_place ? state.view<4>() : out.view<4>();
   if (c.snapshots) a.snapshot = snap.view<4>();
   if (c.skip) a.skip = skip.view<2>().view;
   a.run.count = c.b, a.run.s = c.s, a.run.token_max = c.s, a.run.slots = a.run.slots_out = slots;
@@ -230,14 +230,24 @@ int run(const Case& c, const char* name) {
   a.scale = static_cast<float>(1 / std::sqrt(c.d)), a.eps = c.norm ? 1e-6f : 0, a.form = c.form;
   a.gate = {c.gate_map, 0, 1}, a.l2_norm = c.norm, a.map_q = a.map_k = c.map;
 
-  const auto call = cuda::recur_call(a);
+  auto call = cuda::recur_call(a);
+  const auto before_call = state.data;
   alignas(16) static char fake_context[64];
   Context& ctx = *reinterpret_cast<Context*>(fake_context);
   const auto dispatch = [&]<Recurrence Form>() {
     const int64_t before = fake::launches;
     if (!cuda::recur_steps<Form>(ctx, "model", call)) return 1;
     if (fake::launches == before) return 2;
-    const auto o1 = o.data, out1 = out.data, snap1 = snap.data;
+    const auto o1 = o.data, snap1 = snap.data;
+    auto out1 = out.data;
+    // In place: rows of all sequences, without a pool; others stay.
+    if (c.in_place) {
+      const size_t bytes = static_cast<size_t>(4 * c.b * heads * c.d * c.e);
+      if (std::memcmp(state.data.data() + bytes, before_call.data() + bytes, state.data.size() - bytes)) return 6;
+      std::memcpy(out1.data(), state.data.data(), bytes);
+      state.data = before_call, a.state_out = out.view<4>(), a.state_in = state.view<4>();
+      call = cuda::recur_call(a);
+    }
     const auto wipe = [](Tensor& x) {
       for (size_t i = 0; i < x.data.size() / (x.dtype == FOVEA_F32 ? 4 : 2); ++i)
         store_fp(x.data.data(), x.dtype, static_cast<int64_t>(i), 7.f);
@@ -306,6 +316,8 @@ int main() {
       {"simple gla, 4 tokens", {.gate = 1, .s = 4, .silent = true}},
       {"gla key, 8 tokens, hard", {.gate = 2, .s = 8, .hard = true, .pool = true}},
       {"simple gla, 8 tokens, hard", {.gate = 1, .s = 8, .hard = true, .pool = true}},
+      {"simple gla, in place", {.gate = 1, .b = 7, .in_place = true}},
+      {"kda, in place", {.form = corrected, .gate = 2, .b = 7, .s = 2, .beta = true, .in_place = true}},
       {"simple gla, reset", {.gate = 1, .s = 2, .reset = true}},
       {"gla key, reset", {.gate = 2, .s = 2, .reset = true}},
       {"kda, reset", {.form = corrected, .gate = 2, .s = 2, .beta = true, .reset = true}},
