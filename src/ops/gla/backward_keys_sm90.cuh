@@ -303,7 +303,11 @@ class GlaKeyGradient90 {
       : w_(work), a_(work.a), base_(base), at_(shared_address(base)) {}
 
   __device__ void run() {
-    if (!find()) return;
+    if (!find()) {
+      if (w_.dbonus && threadIdx.x < D)
+        w_.dbonus[(int64_t{slot_} * a_.heads + head_) * D + threadIdx.x] = 0;
+      return;
+    }
     if (threadIdx.x == 0) {
       sm90::barrier_init(full(0), 1), sm90::barrier_init(full(1), 1);
       sm90::barrier_init_done();
@@ -345,7 +349,8 @@ class GlaKeyGradient90 {
     left_ = static_cast<int>(clamp_i64(run.count - first, 0, kChainTokens));
     from_ = static_cast<int>(clamp_i64(run.from - first, 0, kChainTokens));
     place_ = w_.place(slot, sequence);
-    next_place_ = w_.place(w_.forward.slot(sequence, run.begin, first / kChainTokens + 1), sequence);
+    next_place_ =
+        w_.place(w_.forward.slot(sequence, run.begin, first / kChainTokens + 1), sequence);
     return left_ > 0;
   }
   // Packed: the sequence with the last first slot that is at most `slot`.
@@ -388,8 +393,8 @@ class GlaKeyGradient90 {
     const int64_t at = int64_t{slot_} * a_.heads + head_;
     const int64_t place = (place_ * a_.heads + head_) * tiles();
     const int value_head = static_cast<int>(a_.value_head(head_));
-    sm90::barrier_expect(
-        full(1), Tile::bytes + Layout::score_bytes + tiles() * Layout::value_bytes);
+    sm90::barrier_expect(full(1),
+                         Tile::bytes + Layout::score_bytes + tiles() * Layout::value_bytes);
     for (int j = 0; j < tiles(); ++j) {
       const uint32_t to = value_tile(j);
       sm90::tma_load_box(to, w_.dout, full(1), j * kChainColumns, token_, head_, batch_);
@@ -432,7 +437,8 @@ class GlaKeyGradient90 {
                                      int64_t{head_}, int64_t{channel()}),
                   w_.forward.gate_pairs, rows);
     float2 bias{};
-    if (a_.bias) bias = make_float2(*a_.bias.at(head_, channel()), *a_.bias.at(head_, channel() + 1));
+    if (a_.bias)
+      bias = make_float2(*a_.bias.at(head_, channel()), *a_.bias.at(head_, channel() + 1));
     unpack_channels<Dtype>(a, a_.gate_key.dtype);
     DecayMap(a_.gate, a_.rate_of(head_))(a_.gate, a, bias, rows);
     float2 total = a[0];
@@ -451,8 +457,8 @@ class GlaKeyGradient90 {
     for (int i = static_cast<int>(threadIdx.x); i < tiles() * kChainTokens * kPanelChunks;
          i += threads) {
       const int row = i / kPanelChunks % kChainTokens;
-      const uint32_t to = value_tile(i / (kPanelChunks * kChainTokens)) +
-                          Panel::at(row, i % kPanelChunks);
+      const uint32_t to =
+          value_tile(i / (kPanelChunks * kChainTokens)) + Panel::at(row, i % kPanelChunks);
       if (row >= left_ || row < from_) sm90::store_zeros(to);
       if (row >= left_) sm90::store_zeros(to + v_in());
     }
@@ -511,8 +517,8 @@ class GlaKeyGradient90 {
                                                      TileH::at(first + n * kRows, piece)));
 #pragma unroll
       for (int n = 0; n < kChainColumns / kRows; ++n) {
-        const uint4 w = *reinterpret_cast<const uint4*>(
-            base_ + (value_tile(j) + w_in() - at_) + TileH::at(first + n * kRows, piece));
+        const uint4 w = *reinterpret_cast<const uint4*>(base_ + (value_tile(j) + w_in() - at_) +
+                                                        TileH::at(first + n * kRows, piece));
         const uint32_t x[4] = {h[n].x, h[n].y, h[n].z, h[n].w}, y[4] = {w.x, w.y, w.z, w.w};
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
@@ -526,11 +532,10 @@ class GlaKeyGradient90 {
 #pragma unroll
     for (int i = 0; i < 8; ++i)
 #pragma unroll
-      for (int step = kPieces; step < 32; step *= 2)
-        sum[i] += __shfl_xor_sync(~0u, sum[i], step);
+      for (int step = kPieces; step < 32; step *= 2) sum[i] += __shfl_xor_sync(~0u, sum[i], step);
     if (threadIdx.x % 32 >= kPieces) return;
-    auto* to = reinterpret_cast<float4*>(table(kShared.ends) + threadIdx.x / 32 * (D / 2)) +
-               2 * piece;
+    auto* to =
+        reinterpret_cast<float4*>(table(kShared.ends) + threadIdx.x / 32 * (D / 2)) + 2 * piece;
     to[0] = make_float4(sum[0], sum[1], sum[2], sum[3]);
     to[1] = make_float4(sum[4], sum[5], sum[6], sum[7]);
   }
@@ -544,8 +549,8 @@ class GlaKeyGradient90 {
     const float dot = dots()[t];
     float sum = 0;
     for (int c = threadIdx.x % kEach; c < tiles() * kPanelChunks; c += kEach) {
-      const unsigned char* from = base_ + (value_tile(c / kPanelChunks) - at_) +
-                                  Panel::at(t, c % kPanelChunks);
+      const unsigned char* from =
+          base_ + (value_tile(c / kPanelChunks) - at_) + Panel::at(t, c % kPanelChunks);
       const uint4 o = *reinterpret_cast<const uint4*>(from);
       const uint4 v = *reinterpret_cast<const uint4*>(from + v_in());
       const uint32_t x[4] = {o.x, o.y, o.z, o.w}, y[4] = {v.x, v.y, v.z, v.w};
@@ -604,8 +609,8 @@ class GlaKeyGradient90 {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int t = row + 8 * h;
-      const int64_t to = w_.dv.offset(int64_t{batch_}, int64_t{token_} + t, int64_t{head_},
-                                      int64_t{column});
+      const int64_t to =
+          w_.dv.offset(int64_t{batch_}, int64_t{token_} + t, int64_t{head_}, int64_t{column});
       if (w_.dv.dtype == FOVEA_F32) {
         if (t >= left_) continue;
 #pragma unroll
@@ -629,7 +634,9 @@ class GlaKeyGradient90 {
 
   // ---- rows of dq, 0, or of dk, 1, by warpgroups
 
-  __device__ static int of_keys() { return sm90::uniform(threadIdx.x / 128 % 2); }
+  __device__ static int of_keys() {
+    return sm90::uniform(threadIdx.x / 128 % 2);
+  }
 
   // dO H' and dO V', or V W' and V dO'.
   __device__ __forceinline__ void over_values(Sums& sum, Sums& score) const {
@@ -704,8 +711,7 @@ class GlaKeyGradient90 {
       float2 by = make_float2(scale, scale);
       if (far) {
         const int g = keys ? 4 : 0;
-        by = by * (total_of(g, j) * total_of(g + 1, j)) *
-             (total_of(g + 2, j) * total_of(g + 3, j));
+        by = by * (total_of(g, j) * total_of(g + 1, j)) * (total_of(g + 2, j) * total_of(g + 3, j));
       }
       multiply<0, 2>(sum[j], by);
     }
@@ -784,8 +790,8 @@ class GlaKeyGradient90 {
     }
 #pragma unroll
     for (int s = 0; s < kGateTokens; ++s) {
-      const float4* near = reinterpret_cast<const float4*>(base_ + kShared.near) +
-                           (group() * kGateTokens + s) * 2;
+      const float4* near =
+          reinterpret_cast<const float4*>(base_ + kShared.near) + (group() * kGateTokens + s) * 2;
       const float4 low = near[0], high = near[1];
       const float score[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
       const float2 k = row(kShared.k, at, s);
@@ -804,8 +810,8 @@ class GlaKeyGradient90 {
       if (Before) sum_of(false, s) = y;
       float2 own_q = dq[s], own_k = dk;
       if (a_.bonus) {
-        const float de = reinterpret_cast<const float*>(base_ + kShared.de)[kGateTokens * group() +
-                                                                            s];
+        const float de =
+            reinterpret_cast<const float*>(base_ + kShared.de)[kGateTokens * group() + s];
         const float2 times = de * bonus;
         of_bonus = fmaf2(de * q[s], k, of_bonus);
         if (w_.dq_whole) own_q = fmaf2(times, k, own_q);
@@ -895,9 +901,8 @@ GlaKeyGradientInstance90 gla_key_gradient_sm90_instance() {
       static_assert(States::shared_bytes <= 227 * 1024);
       static_assert(Gradient::shared_bytes(2) <= 227 * 1024);
       const int64_t most = int64_t{device_info(ctx).multiprocessors} * Intra::blocks;
-      launch<gla_intra_sm90_kernel<C.dtype, C.d, Before>>(ctx, op, chunks < most ? chunks : most,
-                                                          Intra::threads, Intra::shared_bytes,
-                                                          tiles);
+      launch<gla_intra_sm90_kernel<C.dtype, C.d, Before>>(
+          ctx, op, chunks < most ? chunks : most, Intra::threads, Intra::shared_bytes, tiles);
       launch<gla_key_states_sm90_kernel<GlaStatesShape90<C.dtype, C.d, C.stages>>>(
           ctx, op, 2 * work.chains, States::threads, States::shared_bytes, work);
       launch<gla_key_gradient_sm90_kernel<C.dtype, C.d, Before>>(
@@ -910,8 +915,8 @@ GlaKeyGradientInstance90 gla_key_gradient_sm90_instance() {
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(...)                                                                \
-  namespace fovea::cuda {                                                                  \
-  template GlaKeyGradientInstance90                                                        \
+#define FOVEA_INSTANCE(...)                                             \
+  namespace fovea::cuda {                                               \
+  template GlaKeyGradientInstance90                                     \
   gla_key_gradient_sm90_instance<GlaKeyGradientConfig90 __VA_ARGS__>(); \
   }
