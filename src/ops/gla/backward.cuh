@@ -60,8 +60,8 @@ struct GlaKeyGradientWork90 {
   CUtensorMap dout;
   View<4> dstate_out, dstate_in;
   // Of a chunk, a state head and 64 value columns, swizzled tiles [value][key] of 16 bits:
-  unsigned char* states;    // H before the chunk, and after a sequence's last
-  unsigned char* slopes;    // the gradient of the state after the chunk
+  unsigned char* states;    // H before the chunk
+  unsigned char* slopes;    // W after it: the gradient of the state over scale
   Floats<4> dq, dk, dv;     // (batch, token, head, column): outputs or terms; or not given
   bool dq_whole, dk_whole;  // the same with the bonus
   Floats<4> dgate;          // the output: of the raw gate; or not given
@@ -69,12 +69,6 @@ struct GlaKeyGradientWork90 {
   float* de;                // (b s, heads): of scale q . (bonus . k), over scale; with bonus
   float* dbonus;            // (slots, heads, d): a chunk's; or not given
   int64_t chains;           // (sequence, head, 64 value columns)
-
-  // Of states and slopes: a sequence has one more than chunks.
-  FOVEA_HD int64_t place(int64_t slot, int64_t sequence) const {
-    return a.run.start ? slot + sequence : slot;
-  }
-  static int64_t places(const Recur& a, int64_t slots) { return slots + a.run.count; }
 };
 
 struct GlaKeyGradientInstance90 {

@@ -158,6 +158,7 @@ Text offer(const Context& ctx, const RecurBackward& b, Plan& plan) {
   GlaWork90& f = w.forward;
   w.a = a, w.dstate_out = b.dstate_out, w.dstate_in = b.dstate_in;
   f.a = a, f.a.run.output_from = {};  // else some rows of Q~ would not be made
+  f.a.scale = 1;                      // else Q~ and A would be rounded once more where decays are 1
   f.tiles = static_cast<int32_t>(a.e / kChainColumns);
   f.outputs = 1;
   f.key_share = static_cast<int32_t>(a.heads / a.g);
@@ -177,12 +178,11 @@ Text offer(const Context& ctx, const RecurBackward& b, Plan& plan) {
     return why;
   Layout& space = plan.workspace;
   const auto d = static_cast<int>(a.d);
-  const int64_t places = GlaKeyGradientWork90::places(a, f.slots);
   const int64_t tile = kChainColumns * a.d * 2;
   p.keys = space.add<unsigned char>(f.slots, a.heads, gla_key_stride(d));
   p.queries = space.add<unsigned char>(f.slots, a.heads, gla_query_stride(d));
-  p.states = space.add<unsigned char>(places, a.heads, f.tiles, tile);
-  p.slopes = space.add<unsigned char>(places, a.heads, f.tiles, tile);
+  p.states = space.add<unsigned char>(f.slots, a.heads, f.tiles, tile);
+  p.slopes = space.add<unsigned char>(f.slots, a.heads, f.tiles, tile);
   w.dq = rows_of(p, RecurGradient::q, plan, a.h, a.d, p.rows[0], p.dq);
   w.dk = rows_of(p, RecurGradient::k, plan, a.g, a.d, p.rows[1], p.dk);
   w.dv = rows_of(p, RecurGradient::v, plan, a.x, a.e, p.rows[2], p.dv);

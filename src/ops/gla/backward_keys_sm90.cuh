@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // x_gla_backward with key gates on Hopper, in chunks of 64 tokens: three kernels.
-//   intra_sm90.cuh         Q~, K~, A, dots and the factors e^G of every chunk, as the forward does
+//   intra_sm90.cuh         Q~, K~, A, dots and the factors e^G of every chunk, as the forward does,
+//                          without `scale`
 //   gla_key_states_sm90    two chains in one launch, which keep the state of every chunk in bf16:
 //                          H = e^G H + K~' V from the first chunk on,
-//                          W = e^G W + Q~' dO from the last one on, which ends as dstate_in
-//   gla_key_gradient_sm90  a block a chunk and head, with H before the chunk, W and H' after it:
+//                          W = e^G W + Q~' dO from the last one on, scale W ends as dstate_in
+//   gla_key_gradient_sm90  a block a chunk and head, with H before the chunk and W after it:
 //     dA = scale dO V'                  rounded as an operand
-//     dq_t = w_t . (scale dO_t H') + sum over s of dA_ts w_ts . k_s
-//     dk_s = w_s . (V_s W') + sum over t of dA_ts w_ts . q_t
-//     dv   = K~ W' + A' dO + dO act'(dot v) dot
-//     dg_t = rowsum(H' W) + sum over i >= t of q_i . dq_i - k_i . dk_i    of each key channel
+//     dq_t = scale w_t . (dO_t H') + sum over s of dA_ts w_ts . k_s
+//     dk_s = r_s + sum over t of dA_ts w_ts . q_t,   r_s = scale w_s . (V_s W')
+//     dv   = scale (K~ W' + A' dO) + dO act'(dot v) dot
+//     dg_t = scale e^G . rowsum(H W) + sum over s < t of k_s . r_s
+//            + sum over i >= t of q_i . dq_i - k_i . (dk_i - r_i)         of each key channel
 //   w_t decays from the chunk's first token up to t, w_s after s up to its end, w_ts after s up to
-//   t. With read_before row t's own decay is in neither w_t nor w_ts, s = t is left out, and dg_t
+//   t.  With read_before row t's own decay is in neither w_t nor w_ts, s = t is left out, and dg_t
 //   takes q_i . dq_i of i > t alone.
 // Sums over pairs are cut as intra_sm90.cuh cuts A: 32, 16 and 8 tokens apart by tensor cores.  A
 // level's sums need the decays between the row and its boundary.  So levels go from coarse to fine
@@ -20,7 +22,7 @@
 //   Two warpgroups for each 64 channels: rows of dq, rows of dk.  Value tiles of dv go round.
 //   Then a warp has eight tokens of 64 channels.
 // Shared memory of gla_key_gradient_sm90: rows of three levels, Q, K; A, K~, and of each 64 value
-// columns dO, V, H, W, in whose place sums of dq and dk follow; tables.
+// columns dO, V, H, W, in whose place sums of dq, dk and r follow; tables.
 //
 //   | barrier      | who arrives | who waits | what it guards                                   |
 //   | full 0       | TMA         | all       | Q, K                                             |
@@ -28,7 +30,7 @@
 //   | after totals | all         | all       | totals of eight tokens, to be read               |
 //   | after rows   | all         | all       | rows of levels, zeroed rows of dO and V          |
 //   | after tiles  | all         | all       | products of tiles have ended: sums in their place |
-//   | after sums   | all         | all       | sums of dq and dk, dA of eight tokens            |
+//   | after sums   | all         | all       | sums of dq, dk and r, dA of eight tokens         |
 //   | after groups | all         | all       | sums of gates over eight tokens, of the bonus    |
 //
 // gla_key_states_sm90: warp 0 is the producer, warpgroup 1 has the state as in forward_sm90.cuh.
@@ -155,7 +157,8 @@ class GlaStates90 {
     ChainState<D> state;
     const int64_t column = int64_t{tile_} * kChainColumns;
     if (reversed_)
-      state.load({w_.dstate_out, FOVEA_F32}, w_.dstate_out ? run_.sequence : -1, head_, column);
+      state.load({w_.dstate_out, FOVEA_F32}, w_.dstate_out ? run_.sequence : -1, head_, column),
+          multiply(state, 1 / a_.scale);
     else
       state.load(a_.state_in, a_.state_in ? run_.state : -1, head_, column);
     KeyState key;
@@ -179,15 +182,25 @@ class GlaStates90 {
       __syncwarp();
       keys_.release(key);
     }
-    if (!reversed_ && chunks_) keep(state, chunks_, chunks_);
     if (threadIdx.x % 128 == 0) sm90::tma_store_wait<0>();
-    if (reversed_ && w_.dstate_in)
-      state.store({w_.dstate_in, FOVEA_F32}, run_.sequence, head_, column);
+    if (!reversed_ || !w_.dstate_in) return;
+    multiply(state, a_.scale);
+    state.store({w_.dstate_in, FOVEA_F32}, run_.sequence, head_, column);
   }
 
  private:
-  __device__ int chunk(int i) const { return reversed_ ? chunks_ - 1 - i : i; }
-  __device__ int64_t slot(int c) const { return w_.forward.slot(run_.sequence, run_.begin, c); }
+  __device__ static void multiply(ChainState<D>& state, float by) {
+#pragma unroll
+    for (int j = 0; j < D / 8; ++j)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) state.x[j][c] *= by;
+  }
+  __device__ int chunk(int i) const {
+    return reversed_ ? chunks_ - 1 - i : i;
+  }
+  __device__ int64_t slot(int c) const {
+    return w_.forward.slot(run_.sequence, run_.begin, c);
+  }
   __device__ uint32_t key_tile(const KeyState& at) const {
     return at_ + kShared.keys + at.stage * Shape::key_stage;
   }
@@ -206,8 +219,7 @@ class GlaStates90 {
     sm90::fence_shared();
     sm90::named_barrier_sync(1, 128);
     if (!first) return;
-    const int64_t at =
-        (w_.place(slot(c), run_.sequence) * a_.heads + head_) * w_.forward.tiles + tile_;
+    const int64_t at = (slot(c) * a_.heads + head_) * w_.forward.tiles + tile_;
     sm90::tma_store((reversed_ ? w_.slopes : w_.states) + at * TileH::bytes, from, TileH::bytes);
     sm90::tma_store_commit();
   }
@@ -258,7 +270,7 @@ struct GlaKeyGradientShared90 : sm90::SharedLayout {
   static constexpr int kPanels = D / 64, kWarps = 8 * kPanels, kLevels = 3;
   static constexpr int score_bytes = kGlaScores + kChainTokens * 4;  // A and dots
   static constexpr int value_bytes = 2 * Panel::bytes + 2 * Tile::bytes;
-  // Sums of dq and of dk: rows of D and a pad, so that four rows share no bank.
+  // Sums of dq, dk and r: rows of D and a pad, so that four rows share no bank.
   static constexpr int kRow = D + 8;
   static constexpr int sum_bytes = kChainTokens * kRow * 4;
 
@@ -266,9 +278,7 @@ struct GlaKeyGradientShared90 : sm90::SharedLayout {
   int q = tiles(Tile::bytes);
   int k = tiles(Tile::bytes);
   int totals = of<float2>(kGateGroups * D / 2);
-  int groups = of<float2>(kGateGroups * D / 2);   // sums of gates
-  int bonuses = of<float2>(kGateGroups * D / 2);  // of the bonus
-  int ends = of<float2>(kWarps * D / 2);          // of H' W
+  int ends = of<float2>(kWarps * D / 2);  // of H W
   int near = of<float4>(kGateGroups * kGateTokens * kGateTokens / 4);
   int de = of<float>(kChainTokens);
   int full = barriers(2);
@@ -276,9 +286,13 @@ struct GlaKeyGradientShared90 : sm90::SharedLayout {
   int scores = tiles(score_bytes);
   int values = tiles(0);  // of each 64 value columns: dO, V, H, W
 
+  // In the place of rows, of eight tokens each: sums of gates, of k r and of the bonus.
+  static constexpr int table_bytes = kGateGroups * D * 4;
+  int groups = rows, reads = rows + table_bytes, bonuses = rows + 2 * table_bytes;
+
   constexpr int all(int64_t tiles) const {
     const int end = values + static_cast<int>(tiles) * value_bytes;
-    return end > k_tilde + 2 * sum_bytes ? end : k_tilde + 2 * sum_bytes;
+    return end > k_tilde + 3 * sum_bytes ? end : k_tilde + 3 * sum_bytes;
   }
 };
 
@@ -348,9 +362,6 @@ class GlaKeyGradient90 {
     batch_ = static_cast<int>(run.batch), token_ = static_cast<int>(run.begin + first);
     left_ = static_cast<int>(clamp_i64(run.count - first, 0, kChainTokens));
     from_ = static_cast<int>(clamp_i64(run.from - first, 0, kChainTokens));
-    place_ = w_.place(slot, sequence);
-    next_place_ =
-        w_.place(w_.forward.slot(sequence, run.begin, first / kChainTokens + 1), sequence);
     return left_ > 0;
   }
   // Packed: the sequence with the last first slot that is at most `slot`.
@@ -391,7 +402,7 @@ class GlaKeyGradient90 {
   }
   __device__ void load_values() const {
     const int64_t at = int64_t{slot_} * a_.heads + head_;
-    const int64_t place = (place_ * a_.heads + head_) * tiles();
+    const int64_t place = at * tiles();
     const int value_head = static_cast<int>(a_.value_head(head_));
     sm90::barrier_expect(full(1),
                          Tile::bytes + Layout::score_bytes + tiles() * Layout::value_bytes);
@@ -502,33 +513,26 @@ class GlaKeyGradient90 {
 
   // ---- what needs value columns
 
-  // H' W by key channel, a partial sum a warp: H' after the chunk.
+  // H W by key channel, a partial sum a warp.
   __device__ void find_ends() const {
     constexpr int kPieces = D / 8, kRows = threads / kPieces;
     const int piece = threadIdx.x % kPieces, first = threadIdx.x / kPieces;
-    const unsigned char* after =
-        w_.states + (next_place_ * a_.heads + head_) * tiles() * TileH::bytes;
     float sum[8] = {};
-    for (int j = 0; j < tiles(); ++j) {
-      uint4 h[kChainColumns / kRows];
-#pragma unroll
-      for (int n = 0; n < kChainColumns / kRows; ++n)
-        h[n] = __ldcs(reinterpret_cast<const uint4*>(after + j * TileH::bytes +
-                                                     TileH::at(first + n * kRows, piece)));
+    for (int j = 0; j < tiles(); ++j)
 #pragma unroll
       for (int n = 0; n < kChainColumns / kRows; ++n) {
-        const uint4 w = *reinterpret_cast<const uint4*>(base_ + (value_tile(j) + w_in() - at_) +
-                                                        TileH::at(first + n * kRows, piece));
-        const uint32_t x[4] = {h[n].x, h[n].y, h[n].z, h[n].w}, y[4] = {w.x, w.y, w.z, w.w};
+        const unsigned char* from =
+            base_ + (value_tile(j) - at_) + TileH::at(first + n * kRows, piece);
+        const uint4 h = *reinterpret_cast<const uint4*>(from + h_in());
+        const uint4 w = *reinterpret_cast<const uint4*>(from + w_in());
+        const uint32_t x[4] = {h.x, h.y, h.z, h.w}, y[4] = {w.x, w.y, w.z, w.w};
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float2 one = pair_of<Dtype>(x[i]), other = pair_of<Dtype>(y[i]);
-          // A state that a gate resets may be NaN.
-          if (other.x != 0) sum[2 * i] = fmaf(one.x, other.x, sum[2 * i]);
-          if (other.y != 0) sum[2 * i + 1] = fmaf(one.y, other.y, sum[2 * i + 1]);
+          sum[2 * i] = fmaf(one.x, other.x, sum[2 * i]);
+          sum[2 * i + 1] = fmaf(one.y, other.y, sum[2 * i + 1]);
         }
       }
-    }
 #pragma unroll
     for (int i = 0; i < 8; ++i)
 #pragma unroll
@@ -546,7 +550,7 @@ class GlaKeyGradient90 {
   __device__ void find_de() const {
     constexpr int kEach = threads / kChainTokens;
     const int t = threadIdx.x / kEach;
-    const float dot = dots()[t];
+    const float dot = a_.scale * dots()[t];
     float sum = 0;
     for (int c = threadIdx.x % kEach; c < tiles() * kPanelChunks; c += kEach) {
       const unsigned char* from =
@@ -583,11 +587,15 @@ class GlaKeyGradient90 {
       sm90::commit();
       sm90::wait<0>();
       sm90::pin(o);
+#pragma unroll
+      for (int n = 0; n < kSums; ++n)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) o[n][i] *= a_.scale;
       if (a_.bonus) {
         const unsigned char* from = base_ + (tile - at_) + 2 * pair;
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          const float dot = dots()[row + 8 * h];
+          const float dot = a_.scale * dots()[row + 8 * h];
 #pragma unroll
           for (int n = 0; n < kSums; ++n) {
             const uint32_t at = Panel::at(row + 8 * h, n);
@@ -703,29 +711,29 @@ class GlaKeyGradient90 {
       for (int i = 0; i < 4; ++i) score[j][i] *= a_.scale;
     pack_operand<Dtype>(reinterpret_cast<uint32_t(&)[1][kChainTokens / 16][4]>(p),
                         reinterpret_cast<float(&)[1][kChainTokens / 8][4]>(score));
-    const float scale = keys ? 1 : a_.scale;
-    // Between the row's 32 tokens and the end of the chunk that the state is at.
-    const bool far = keys ? w < 2 : w >= 2;
+    // Decays between the row and the end of the chunk that the state is at, coarse ones first.
+    const bool far = keys ? w < 2 : w >= 2, middle = keys ? w % 2 == 0 : w % 2 == 1;
+    const int next = keys ? w + 1 : w - 1;  // the other 16 of the row's 32 tokens
 #pragma unroll
     for (int j = 0; j < kSums; ++j) {
-      float2 by = make_float2(scale, scale);
+      float2 by = make_float2(a_.scale, a_.scale);
       if (far) {
         const int g = keys ? 4 : 0;
         by = by * (total_of(g, j) * total_of(g + 1, j)) * (total_of(g + 2, j) * total_of(g + 3, j));
       }
       multiply<0, 2>(sum[j], by);
     }
+    if (keys && gated()) give_reads(sum, w, middle);
     if (far) {
       const int step = keys ? 2 : 0;
       pick(one, p, step), add_level(sum, one, 0, step);
       pick(one, p, step + 1), add_level(sum, one, 0, step + 1);
     }
-    if (keys ? w % 2 == 0 : w % 2 == 1) {
-      const int step = keys ? w + 1 : w - 1;
+    if (middle) {
 #pragma unroll
       for (int j = 0; j < kSums; ++j)
-        multiply<0, 2>(sum[j], total_of(2 * step, j) * total_of(2 * step + 1, j));
-      pick(one, p, step), add_level(sum, one, 1, step);
+        multiply<0, 2>(sum[j], total_of(2 * next, j) * total_of(2 * next + 1, j));
+      pick(one, p, next), add_level(sum, one, 1, next);
     }
     pick(one, p, w);
     if (keys && panel() == 0) {
@@ -750,14 +758,30 @@ class GlaKeyGradient90 {
         *reinterpret_cast<float2*>(to + 8 * h * Layout::kRow + 8 * j) =
             make_float2(sum[j][2 * h], sum[j][2 * h + 1]);
   }
-  __device__ float* sums(bool keys) const {
-    return reinterpret_cast<float*>(base_ + kShared.k_tilde + (keys ? Layout::sum_bytes : 0));
+  // r, which all of its decays but those of the row's own eight tokens are missing.
+  __device__ __forceinline__ void give_reads(const Sums& sum, int w, bool middle) const {
+    float* to = sums(2) + warp_row() * Layout::kRow + 64 * panel() + threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < kSums; ++j) {
+      float2 by = make_float2(1, 1);
+      if (middle) by = total_of(2 * w + 2, j) * total_of(2 * w + 3, j);
+#pragma unroll
+      for (int h = 1; h >= 0; --h) {
+        if (h == 0) by = by * total_of(2 * w + 1, j);
+        *reinterpret_cast<float2*>(to + 8 * h * Layout::kRow + 8 * j) =
+            decayed(by, make_float2(sum[j][2 * h], sum[j][2 * h + 1]));
+      }
+    }
+  }
+  // 0: of dq, 1: of dk, 2: of r.
+  __device__ float* sums(int which) const {
+    return reinterpret_cast<float*>(base_ + kShared.k_tilde + which * Layout::sum_bytes);
   }
 
   // ---- a lane has two channels of eight tokens again
 
-  __device__ float2& sum_of(bool keys, int i) const {
-    return *reinterpret_cast<float2*>(sums(keys) + (kGateTokens * group() + i) * Layout::kRow +
+  __device__ float2& sum_of(int which, int i) const {
+    return *reinterpret_cast<float2*>(sums(which) + (kGateTokens * group() + i) * Layout::kRow +
                                       channel());
   }
   // Two channels of a token of an output; `first`: those of the warp's first token.
@@ -778,14 +802,15 @@ class GlaKeyGradient90 {
     const int rows = own_rows(), at = sm90::unhoisted(first_place());
     const int64_t dq_at = first_of(w_.dq), dk_at = first_of(w_.dk);
     Decays q, dq, x;
-    float2 prefix = make_float2(1, 1), all = make_float2(0, 0), bonus = all, of_bonus = all;
+    float2 prefix = make_float2(1, 1), all = make_float2(0, 0), reads = all;
+    float2 bonus = all, of_bonus = all;
     if (a_.bonus)
       bonus = make_float2(*a_.bonus.at(head_, channel()), *a_.bonus.at(head_, channel() + 1));
 #pragma unroll
     for (int i = 0; i < kGateTokens; ++i) {
       q[i] = row(kShared.q, at, i);
       if (!Before) prefix = prefix * a[i];
-      dq[i] = decayed(prefix, sum_of(false, i));
+      dq[i] = decayed(prefix, sum_of(0, i));
       if (Before) prefix = prefix * a[i];
     }
 #pragma unroll
@@ -804,10 +829,15 @@ class GlaKeyGradient90 {
         dq[t] = fmaf2(m, k, dq[t]), dk = fmaf2(m, q[t], dk);
       }
       if (Before && s + 1 < kGateTokens) by = by * a[kGateTokens - 1];
-      dk = dk + decayed(by, sum_of(true, s));
+      dk = dk + decayed(by, sum_of(1, s));
       const float2 y = q[s] * dq[s];
-      x[s] = y - k * dk, all = all + x[s];
-      if (Before) sum_of(false, s) = y;
+      x[s] = y;
+      if (gated()) {
+        const float2 r = decayed(by, sum_of(2, s)), read = k * r;
+        x[s] = fmaf2(k, r - dk, y), reads = reads + read, all = all + x[s];
+        sum_of(2, s) = read;
+      }
+      if (Before) sum_of(0, s) = y;
       float2 own_q = dq[s], own_k = dk;
       if (a_.bonus) {
         const float de =
@@ -822,7 +852,8 @@ class GlaKeyGradient90 {
     }
     if (!gated() && !w_.dbonus) return;
     const int place = group() * (D / 2) + channel() / 2;
-    table(kShared.groups)[place] = all, table(kShared.bonuses)[place] = of_bonus;
+    table(kShared.groups)[place] = all, table(kShared.reads)[place] = reads;
+    table(kShared.bonuses)[place] = of_bonus;
     __syncthreads();
     if (w_.dbonus && group() == 0) give_bonus();
     if (gated()) give_gates(a, x, rows);
@@ -837,26 +868,37 @@ class GlaKeyGradient90 {
         sum;
   }
   __device__ void give_gates(const Decays& a, const Decays& x, int rows) const {
-    float2 sum = make_float2(0, 0);
+    float2 sum = make_float2(0, 0), all = make_float2(a_.scale, a_.scale), read = sum;
 #pragma unroll
     for (int n = 0; n < Layout::kWarps; ++n)
       sum = sum + table(kShared.ends)[n * (D / 2) + channel() / 2];
 #pragma unroll
-    for (int g = kGateGroups - 1; g > 0; --g)
+    for (int g = 0; g < kGateGroups; ++g) all = all * total(g);
+    sum = decayed(all, sum);
+#pragma unroll
+    for (int g = kGateGroups - 1; g >= 0; --g) {
       if (g > group()) sum = sum + table(kShared.groups)[g * (D / 2) + channel() / 2];
+      if (g < group()) read = read + table(kShared.reads)[g * (D / 2) + channel() / 2];
+    }
+    // Of all tokens before the one at hand.
+#pragma unroll
+    for (int i = 0; i < kGateTokens; ++i) {
+      const float2 one = sum_of(2, i);
+      sum_of(2, i) = read, read = read + one;
+    }
 #pragma unroll
     for (int i = kGateTokens - 1; i >= 0; --i) {
       sum = sum + x[i];
-      float2 dg = sum;
-      if (Before) dg = dg - sum_of(false, i);
-      sum_of(false, i) = make_float2(a[i].x == 0 ? 0 : dg.x, a[i].y == 0 ? 0 : dg.y);
+      float2 dg = sum + sum_of(2, i);
+      if (Before) dg = dg - sum_of(0, i);
+      sum_of(0, i) = make_float2(a[i].x == 0 ? 0 : dg.x, a[i].y == 0 ? 0 : dg.y);
     }
     const int64_t token = int64_t{token_} + kGateTokens * group();
     const int64_t at = first_of(w_.dgate);
     const bool as_it_is = a_.gate.map == FOVEA_X_GATE_MAP_LOG && !(a_.gate.bound > 0);
 #pragma unroll 1
     for (int i = 0; i < rows; ++i) {
-      const float2 dg = sum_of(false, i);
+      const float2 dg = sum_of(0, i);
       if (w_.dg)
         *reinterpret_cast<float2*>(
             w_.dg + ((int64_t{batch_} * a_.s + token + i) * a_.heads + head_) * D + channel()) = dg;
@@ -877,7 +919,6 @@ class GlaKeyGradient90 {
   unsigned char* base_;
   uint32_t at_;
   int slot_, head_, batch_, token_, left_, from_;
-  int64_t place_, next_place_;
 };
 
 template <int Dtype, int D, bool Before>
