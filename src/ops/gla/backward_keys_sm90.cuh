@@ -263,6 +263,45 @@ __device__ __forceinline__ float2 decayed(float2 by, float2 x) {
   return make_float2(fovea::decayed(by.x, x.x), fovea::decayed(by.y, x.y));
 }
 
+// Slopes of GateMap in raw gates, for those that no bound holds.
+struct GateSlopes {
+  float rate, over;  // exp of the rate; the bound, or 1 / tau
+
+  __device__ GateSlopes(const GateMap& gate, float log_rate)
+      : rate(exp_of(log_rate)),
+        over(gate.map == FOVEA_X_GATE_MAP_BOUNDED ? gate.bound : 1 / gate.tau) {}
+  // 1 / (1 + 2^x)
+  __device__ static float part(float x) { return __fdividef(1, 1 + exp2_fast(x)); }
+  // x: times log2 e.
+  template <int Map>
+  __device__ float slope(float x) const {
+    if constexpr (Map == FOVEA_X_GATE_MAP_SOFTPLUS) return -rate * part(-x);
+    if constexpr (Map == FOVEA_X_GATE_MAP_LOG_SIGMOID) return over * part(x);
+    if constexpr (Map == FOVEA_X_GATE_MAP_EXP) return -exp2_fast(x);
+    return -over * rate * part(-rate * x) * part(rate * x);
+  }
+  template <int Map>
+  __device__ void slopes(float2 (&x)[kGateTokens], float2 bias) const {
+    bias.x *= kLog2E, bias.y *= kLog2E;
+#pragma unroll
+    for (int i = 0; i < kGateTokens; ++i)
+      x[i] = make_float2(slope<Map>(fmaf(x[i].x, kLog2E, bias.x)),
+                         slope<Map>(fmaf(x[i].y, kLog2E, bias.y)));
+  }
+  __device__ void operator()(const GateMap& gate, float2 (&x)[kGateTokens], float2 bias) const {
+    switch (gate.map) {
+      case FOVEA_X_GATE_MAP_SOFTPLUS:
+        return slopes<FOVEA_X_GATE_MAP_SOFTPLUS>(x, bias);
+      case FOVEA_X_GATE_MAP_BOUNDED:
+        return slopes<FOVEA_X_GATE_MAP_BOUNDED>(x, bias);
+      case FOVEA_X_GATE_MAP_LOG_SIGMOID:
+        return slopes<FOVEA_X_GATE_MAP_LOG_SIGMOID>(x, bias);
+      default:
+        return slopes<FOVEA_X_GATE_MAP_EXP>(x, bias);
+    }
+  }
+};
+
 template <int D>
 struct GlaKeyGradientShared90 : sm90::SharedLayout {
   using Tile = Swizzled<kChainTokens, D>;
@@ -441,17 +480,18 @@ class GlaKeyGradient90 {
     return table(kShared.totals)[group * (D / 2) + channel() / 2];
   }
 
+  __device__ float2 bias() const {
+    return a_.bias ? make_float2(*a_.bias.at(head_, channel()), *a_.bias.at(head_, channel() + 1))
+                   : float2{};
+  }
   __device__ void find_decays(Decays& a) const {
     const int rows = own_rows();
     load_channels(a, a_.gate_key,
                   a_.gate_key.offset(int64_t{batch_}, int64_t{token_} + kGateTokens * group(),
                                      int64_t{head_}, int64_t{channel()}),
                   w_.forward.gate_pairs, rows);
-    float2 bias{};
-    if (a_.bias)
-      bias = make_float2(*a_.bias.at(head_, channel()), *a_.bias.at(head_, channel() + 1));
     unpack_channels<Dtype>(a, a_.gate_key.dtype);
-    DecayMap(a_.gate, a_.rate_of(head_))(a_.gate, a, bias, rows);
+    DecayMap(a_.gate, a_.rate_of(head_))(a_.gate, a, bias(), rows);
     float2 total = a[0];
 #pragma unroll
     for (int n = 1; n < kGateTokens; ++n) total = total * a[n];
@@ -867,7 +907,7 @@ class GlaKeyGradient90 {
     *reinterpret_cast<float2*>(w_.dbonus + (int64_t{slot_} * a_.heads + head_) * D + channel()) =
         sum;
   }
-  __device__ void give_gates(const Decays& a, const Decays& x, int rows) const {
+  __device__ void give_gates(const Decays& a, Decays& x, int rows) const {
     float2 sum = make_float2(0, 0), all = make_float2(a_.scale, a_.scale), read = sum;
 #pragma unroll
     for (int n = 0; n < Layout::kWarps; ++n)
@@ -891,26 +931,48 @@ class GlaKeyGradient90 {
       sum = sum + x[i];
       float2 dg = sum + sum_of(2, i);
       if (Before) dg = dg - sum_of(0, i);
-      sum_of(0, i) = make_float2(a[i].x == 0 ? 0 : dg.x, a[i].y == 0 ? 0 : dg.y);
+      x[i] = make_float2(a[i].x == 0 ? 0 : dg.x, a[i].y == 0 ? 0 : dg.y);
     }
     const int64_t token = int64_t{token_} + kGateTokens * group();
+    if (w_.dg) {
+      float* to = w_.dg + ((int64_t{batch_} * a_.s + token) * a_.heads + head_) * D + channel();
+#pragma unroll
+      for (int i = 0; i < kGateTokens; ++i, to += a_.heads * D)
+        if (i < rows) *reinterpret_cast<float2*>(to) = x[i];
+    }
+    if (!w_.dgate) return;
     const int64_t at = first_of(w_.dgate);
-    const bool as_it_is = a_.gate.map == FOVEA_X_GATE_MAP_LOG && !(a_.gate.bound > 0);
+    if (a_.gate.bound > 0 && a_.gate.map != FOVEA_X_GATE_MAP_BOUNDED)
+      return give_bounded(x, token, at, rows);
+    if (a_.gate.map != FOVEA_X_GATE_MAP_LOG) {
+      Decays slopes;
+      load_channels(slopes, a_.gate_key,
+                    a_.gate_key.offset(int64_t{batch_}, token, int64_t{head_}, int64_t{channel()}),
+                    w_.forward.gate_pairs, rows);
+      unpack_channels<Dtype>(slopes, a_.gate_key.dtype);
+      GateSlopes(a_.gate, a_.rate_of(head_))(a_.gate, slopes, bias());
+#pragma unroll
+      for (int i = 0; i < kGateTokens; ++i)
+        x[i] = make_float2(by_slope(x[i].x, slopes[i].x), by_slope(x[i].y, slopes[i].y));
+    }
+#pragma unroll
+    for (int i = 0; i < kGateTokens; ++i)
+      if (i < rows) put(w_.dgate, at, i, x[i]);
+  }
+  // Where a bound may hold a gate.
+  __device__ void give_bounded(const Decays& dg, int64_t token, int64_t at, int rows) const {
+#pragma unroll
+    for (int i = 0; i < kGateTokens; ++i) sum_of(0, i) = dg[i];
 #pragma unroll 1
     for (int i = 0; i < rows; ++i) {
-      const float2 dg = sum_of(0, i);
-      if (w_.dg)
-        *reinterpret_cast<float2*>(
-            w_.dg + ((int64_t{batch_} * a_.s + token + i) * a_.heads + head_) * D + channel()) = dg;
-      if (!w_.dgate) continue;
-      float2 raw = dg;
-      if (!as_it_is)
-        raw = make_float2(times_slope(dg.x, token + i, 0), times_slope(dg.y, token + i, 1));
-      put(w_.dgate, at, i, raw);
+      const float2 one = sum_of(0, i);
+      const auto slope = [&](int more) {
+        return a_.key_gate(batch_, token + i, head_, channel() + more).slope;
+      };
+      put(w_.dgate, at, i, make_float2(by_slope(one.x, slope(0)), by_slope(one.y, slope(1))));
     }
   }
-  __device__ float times_slope(float dg, int64_t token, int more) const {
-    const float slope = a_.key_gate(batch_, token, head_, channel() + more).slope;
+  __device__ static float by_slope(float dg, float slope) {
     return dg == 0 || slope == 0 ? 0 : dg * slope;
   }
 
