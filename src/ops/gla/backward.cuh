@@ -68,6 +68,7 @@ struct GlaKeyGradientWork90 {
   float* dg;                // (b s, heads, d): of the log of the decay; or not given
   float* de;                // (b s, heads): of scale q . (bonus . k), over scale; with bonus
   float* dbonus;            // (slots, heads, d): a chunk's; or not given
+  int32_t ahead;            // blocks that run at once
   int64_t chains;           // (sequence, head, 64 value columns)
 };
 

@@ -356,7 +356,7 @@ class GlaKeyGradient90 {
       : w_(work), a_(work.a), base_(base), at_(shared_address(base)) {}
 
   __device__ void run() {
-    if (!find()) {
+    if (!find(blockIdx.x)) {
       if (w_.dbonus && threadIdx.x < D)
         w_.dbonus[(int64_t{slot_} * a_.heads + head_) * D + threadIdx.x] = 0;
       return;
@@ -372,6 +372,7 @@ class GlaKeyGradient90 {
     sm90::barrier_wait(full(0), 0);
     clear_rows(kShared.q), clear_rows(kShared.k);
     write_levels(a);
+    if (threadIdx.x / 32 == threads / 32 - 1) prefetch_next();
     sm90::barrier_wait(full(1), 0);
     clear_values();
     sm90::fence_shared();
@@ -390,10 +391,10 @@ class GlaKeyGradient90 {
  private:
   // ---- the chunk
 
-  __device__ bool find() {
+  __device__ bool find(uint32_t block) {
     const auto heads = static_cast<uint32_t>(a_.heads), count = static_cast<uint32_t>(a_.run.count);
-    const uint32_t slot = blockIdx.x / heads, in = slot / count;
-    head_ = static_cast<int>(blockIdx.x - slot * heads), slot_ = static_cast<int>(slot);
+    const uint32_t slot = block / heads, in = slot / count;
+    head_ = static_cast<int>(block - slot * heads), slot_ = static_cast<int>(slot);
     const int64_t sequence = a_.run.start ? sequence_of(slot) : slot - in * count;
     const RunTokens run = a_.run[sequence];
     const int64_t first =
@@ -460,14 +461,57 @@ class GlaKeyGradient90 {
                    full(1));
   }
 
+  // What the block that should follow on this multiprocessor will read, to L2: by a warp.
+  __device__ void prefetch_next() const {
+    const uint32_t block = blockIdx.x + w_.ahead;
+    if (block >= gridDim.x) return;
+    GlaKeyGradient90 next(w_, base_);
+    if (!next.find(block)) return;
+    if (threadIdx.x % 32 == 0) next.prefetch();
+    const int64_t bytes = a_.gate_key.dtype == FOVEA_F32 ? 4 : 2;
+    const auto* gates = static_cast<const unsigned char*>(a_.gate_key.view.data);
+    if (a_.gate_key.view.stride[3] != 1) return;
+    for (int t = threadIdx.x % 32; t < next.left_; t += 32) {
+      const int64_t at = a_.gate_key.offset(int64_t{next.batch_}, int64_t{next.token_} + t,
+                                            int64_t{next.head_}, int64_t{0});
+      for (int c = 0; c < D * bytes; c += 128) sm90::prefetch_line(gates + at * bytes + c);
+    }
+  }
+  __device__ void prefetch() const {
+    const int64_t at = int64_t{slot_} * a_.heads + head_, tile = at * tiles();
+    const int value_head = static_cast<int>(a_.value_head(head_));
+#pragma unroll
+    for (int panel = 0; panel < Tile::panels; ++panel) {
+      sm90::tma_prefetch_box(w_.forward.q, panel * 64, token_, head_ / w_.forward.query_share,
+                             batch_);
+      sm90::tma_prefetch_box(w_.forward.k, panel * 64, token_, head_ / w_.forward.key_share,
+                             batch_);
+    }
+    for (int j = 0; j < tiles(); ++j) {
+      sm90::tma_prefetch_box(w_.dout, j * kChainColumns, token_, head_, batch_);
+      sm90::tma_prefetch_box(w_.forward.v, j * kChainColumns, token_, value_head, batch_);
+    }
+    sm90::tma_prefetch(w_.states + tile * TileH::bytes, tiles() * TileH::bytes);
+    sm90::tma_prefetch(w_.slopes + tile * TileH::bytes, tiles() * TileH::bytes);
+    sm90::tma_prefetch(w_.forward.keys + at * gla_key_stride(D), Tile::bytes);
+    sm90::tma_prefetch(w_.forward.queries + at * gla_query_stride(D) + Tile::bytes,
+                       Layout::score_bytes);
+  }
+
   // ---- a lane has two channels of eight tokens
 
-  __device__ static int panel() { return threadIdx.x / 256; }
-  __device__ static int group() { return threadIdx.x / 32 % kGateGroups; }
+  __device__ static int panel() {
+    return threadIdx.x / 256;
+  }
+  __device__ static int group() {
+    return threadIdx.x / 32 % kGateGroups;
+  }
   __device__ static int channel() {
     return sm90::unhoisted(static_cast<int>(64 * panel() + threadIdx.x % 32 * 2));
   }
-  __device__ static int place(int first, int i) { return (first ^ (i * 16)) + i * kPanelRowBytes; }
+  __device__ static int place(int first, int i) {
+    return (first ^ (i * 16)) + i * kPanelRowBytes;
+  }
   __device__ static int first_place() {
     return static_cast<int>(Tile::at(kGateTokens * group(), channel() / kChunk)) +
            threadIdx.x % 4 * 4;
@@ -475,7 +519,9 @@ class GlaKeyGradient90 {
   __device__ float2 row(int tile, int first, int i) const {
     return pair_of<Dtype>(*reinterpret_cast<const uint32_t*>(base_ + tile + place(first, i)));
   }
-  __device__ float2* table(int at) const { return reinterpret_cast<float2*>(base_ + at); }
+  __device__ float2* table(int at) const {
+    return reinterpret_cast<float2*>(base_ + at);
+  }
   __device__ float2 total(int group) const {
     return table(kShared.totals)[group * (D / 2) + channel() / 2];
   }
@@ -1008,8 +1054,10 @@ GlaKeyGradientInstance90 gla_key_gradient_sm90_instance() {
           ctx, op, chunks < most ? chunks : most, Intra::threads, Intra::shared_bytes, tiles);
       launch<gla_key_states_sm90_kernel<GlaStatesShape90<C.dtype, C.d, C.stages>>>(
           ctx, op, 2 * work.chains, States::threads, States::shared_bytes, work);
+      GlaKeyGradientWork90 ahead = work;
+      ahead.ahead = device_info(ctx).multiprocessors * Gradient::blocks;
       launch<gla_key_gradient_sm90_kernel<C.dtype, C.d, Before>>(
-          ctx, op, chunks, Gradient::threads, Gradient::shared_bytes(tiles.tiles), work);
+          ctx, op, chunks, Gradient::threads, Gradient::shared_bytes(tiles.tiles), ahead);
     };
     work.a.read_before ? run.template operator()<true>() : run.template operator()<false>();
   };
