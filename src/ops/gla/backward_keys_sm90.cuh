@@ -577,7 +577,11 @@ class GlaKeyGradient90 {
     for (int i = kGateTokens - 1; i >= 0; --i)
       right[i] = suffix * row(kShared.k, at, i), suffix = suffix * a[i];
     const float2 one = make_float2(1, 1);
-    put_rows(2, at, g % 2 ? left : right, one);
+    // Not `?:`, which would put both in local memory.
+    if (g % 2)
+      put_rows(2, at, left, one);
+    else
+      put_rows(2, at, right, one);
     if (g % 4 >= 2)
       put_rows(1, at, left, g % 4 == 3 ? total(g - 1) : one);
     else
@@ -586,7 +590,10 @@ class GlaKeyGradient90 {
 #pragma unroll
     for (int i = 0; i < kGateGroups; ++i)
       if (i / 4 == g / 4 && (g < 4 ? i > g : i < g)) by = by * total(i);
-    put_rows(0, at, g < 4 ? right : left, by);
+    if (g < 4)
+      put_rows(0, at, right, by);
+    else
+      put_rows(0, at, left, by);
   }
   __device__ void put_rows(int level, int at, const Decays& rows, float2 by) const {
     unsigned char* tile = base_ + kShared.rows + level * Tile::bytes;
