@@ -515,7 +515,7 @@ void keyed_gradient_chains(GlaCases& cases) {
       "b=1 s=330 h=2 g=2 x=2 e=128 gate_key gate_map=1 gate_rate gate_bias dq dk dv gates=1",
       "b=2 s=65 h=4 g=4 x=2 state_in state_in:bf16 turned=1 scale=0.3 dstate_out gate_key "
       "gate_map=4 gate_bias read_before=1 bonus all=1 sums=1",
-      "b=2 s=140 h=2 g=2 x=2 gate_key gate_map=2 gate_bound=1 bonus all=1 sums=2",
+      "b=1 s=140 h=8 g=8 x=8 gate_key gate_map=2 gate_bound=1 bonus all=1 sums=2",
       "start seqs=5 s=180 output_from h=2 g=2 x=2 dstate_out gate_key read_before=1 all=1",
       "b=5 s=71 h=2 g=2 x=2 head_first gate_key hard=2 rest=1",
       "b=1 s=200 h=2 g=2 x=2 e=128 state_in dstate_out gate_key hard=3 bonus bonus_sigmoid=1 all=1",

@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
     const bool all = getenv("ALL"); if (c.op != "x_gla_backward" || (all ? c.name.find("gate_key") == std::string::npos || c.name.find("qbf16") == std::string::npos || !c.cuda_kernel.empty() : c.cuda_kernel.find(".key") == std::string::npos)) continue;
     if (c.name.find(filter) == std::string::npos && c.cuda_kernel.find(filter) == std::string::npos) continue;
     const auto begun = std::chrono::steady_clock::now();
-    harness::Call call = c.build(harness::seed_of(c.op + "/" + c.name));
+    harness::Call call = c.build(harness::seed_of(c.op + "/" + c.name) + (getenv("SEED") ? atoi(getenv("SEED")) : 0));
     std::vector<std::vector<uint8_t>> first;
     for (int run = 0; run < (twice ? 2 : 1); ++run) {
       std::vector<std::vector<uint8_t>> before, after; std::vector<uint8_t*> at;

@@ -5,7 +5,7 @@
 #   emu_run FILTER [twice]  cases whose name or kernel has FILTER, by tests/harness/compare.h; twice:
 #                           the same bits.  Of each output: rms error over rms value, then over that
 #                           of the rounded oracle, then largest errors
-#   SCHED=n emu_run ...     warps by chance, some far ahead, instead of in turn
+#   SEED=n: other draws.  SCHED=n emu_run ...     warps by chance, some far ahead, instead of in turn
 # Products end at once: what is wrong between commit and wait it does not see.
 set -e
 here=$(cd "$(dirname "$0")" && pwd); root=$here/../../..; out=$1; mkdir -p $out/gen; cd $out
