@@ -17,6 +17,7 @@ struct DeltaBackwardWork90 {
   Floats<4> dq, dk;     // b.to's, where rows are whole pieces and no heads share one; or not given
   Floats<4> dv;         // rows of dV, (b, t, heads, e) of q's dtype: b.to's or in the workspace
   Floats<3> dgate, dbeta;  // as dq
+  Floats<4> dgate_key;     // as dq
   CUtensorMap dout, dv_map;
   // Of a span of one or two chunks, a state head and 64 value columns, swizzled tiles:
   unsigned char* states;   // H before the span, [value][key]
@@ -42,11 +43,13 @@ struct DeltaBackwardConfig90 {
   int stages;   // of K, V and T, of the states
   int keys;     // stages of K and T, of their gradients
   int queries;  // stages of Q, dO and A
-  int panels;   // of 64 x 64, of the other gradients
+  int panels;   // of 64 x 64, of the other gradients; under a key gate stages of value tiles
 };
 
-// Explicitly instantiated, one file for each width.
+// Explicitly instantiated, one file for each width: head gates or none, key gates.
 template <DeltaBackwardConfig90 C>
 DeltaBackwardInstance90 delta_backward_sm90_instance();
+template <DeltaBackwardConfig90 C>
+DeltaBackwardInstance90 delta_backward_keys_sm90_instance();
 
 }  // namespace fovea::cuda
