@@ -4,7 +4,7 @@
 //   dU = suffix . (K W) + A' dO,  dV = (T beta)' dU
 //   W = all W + (|q|^-1 2^P . Q)' dO - (answer . K)' dV
 // Under a key gate the decays are in the tiles of keys_sm90.cuh, K- for suffix, K~ for answer, Q~
-// for 2^P . Q, and the vectors have norms alone.
+// for |q|^-1 2^P . Q, and the vectors have norms alone.
 // Here W, dU, dV and A are without `scale`, which dV takes when it is stored: where decays and
 // norms are 1 dO is not rounded again.
 // A chain is a sequence, a state head and 64 value columns.  Blocks of states are those of
@@ -366,10 +366,12 @@ class DeltaReverse90 {
         sm90::commit();
         sm90::wait<0>();
         sm90::pin(x);
-        sm90::named_barrier_sync(1, 128);
-        scale_rows(q);
-        sm90::fence_shared();
-        __syncwarp();
+        if constexpr (!Shape::Keyed) {
+          sm90::named_barrier_sync(1, 128);
+          scale_rows(q);
+          sm90::fence_shared();
+          __syncwarp();
+        }
         sm90::barrier_arrive_warp(scaled_.full(query));
       }
       x_.acquire(one);
