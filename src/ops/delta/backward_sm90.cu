@@ -40,13 +40,23 @@ const std::vector<DeltaBackwardInstance90>& key_instances() {
   return rows;
 }
 
+// The same of backward_low.inc.
+const std::vector<DeltaBackwardInstance90>& low_instances() {
+  static const std::vector<DeltaBackwardInstance90> rows = {
+#define FOVEA_INSTANCE(...) delta_backward_low_sm90_instance<DeltaBackwardConfig90 __VA_ARGS__>(),
+#include "instances/delta_backward_low_sm90.inc"
+#undef FOVEA_INSTANCE
+  };
+  return rows;
+}
+
 // A chunk costs as much for few tokens as for 64.
 constexpr int64_t kLeastTokens = 64;
 constexpr int64_t kTokensMost = int64_t{1} << 30;  // tiles have 32-bit rows
 
 const char* given(const Recur& a) {
   if (a.erase) return "erase";
-  if (a.low_a) return "low_a";
+  if (a.low_a && !a.gate_key) return "low_a";  // without gate_key
   return nullptr;
 }
 
@@ -90,6 +100,7 @@ __global__ void __launch_bounds__(kThreads)
       x.store(0, batch, at, i / width, i % width);
   };
   clear(work.dq, a.h, a.d), clear(work.dk, a.g, a.d), clear(work.dgate_key, a.heads, a.d);
+  clear(work.dlow_a, a.heads, a.d), clear(work.dlow_b, a.heads, a.d);
   if (dv) clear(work.dv, a.x, a.e);
   for (int64_t i = threadIdx.x % 32; i < a.heads; i += 32) {
     if (work.dgate) work.dgate.store(0, batch, at, i);
@@ -99,9 +110,9 @@ __global__ void __launch_bounds__(kThreads)
 
 struct DeltaBackwardPlan {
   DeltaBackwardWork90 work;
-  Slot<unsigned char> inverses, scores, states, updates, slopes;
+  Slot<unsigned char> inverses, scores, states, updates, slopes, answers;
   Slot<uint16_t> rows;  // of dV
-  Slot<float> dq, dk, dv, dgate, dgate_key, dbeta, betas, q_norm, k_norm;
+  Slot<float> dq, dk, dv, dgate, dgate_key, dlow_a, dlow_b, dbeta, betas, q_norm, k_norm;
   Slot<double> sums;
   bool values;  // dv is the output itself
   const DeltaBackwardInstance90* found;
@@ -131,8 +142,13 @@ void place_outputs(const Recur& a, DeltaBackwardPlan& p, Layout& to) {
   DeltaBackwardWork90& work = p.work;
   RecurBackward& b = work.b;
   const auto wanted = [&](RecurGradient what) { return static_cast<bool>(b.output(what)); };
-  work.dq = take(b, RecurGradient::q, a.heads_out == a.h, {a.b, a.s, a.h});
-  work.dk = take(b, RecurGradient::k, a.outputs() == 1 && a.heads == a.g, {a.b, a.t, a.g});
+  // A block of a low rank has 64 channels: it knows no norm of more.
+  const bool whole = !a.low_a || !a.l2_norm || a.d == 64;
+  work.dq = take(b, RecurGradient::q, a.heads_out == a.h && whole, {a.b, a.s, a.h});
+  work.dk = take(b, RecurGradient::k, a.outputs() == 1 && a.heads == a.g && whole,
+                 {a.b, a.t, a.g});
+  work.dlow_a = take(b, RecurGradient::low_a, true, {a.b, a.s, a.heads});
+  work.dlow_b = take(b, RecurGradient::low_b, true, {a.b, a.s, a.heads});
   if (a.gate_key) {
     const auto& stride = b.output(RecurGradient::gate_key).view.stride;
     const bool summed =
@@ -161,6 +177,8 @@ void place_outputs(const Recur& a, DeltaBackwardPlan& p, Layout& to) {
     p.dgate_key = to.add<float>(a.b, a.s, a.heads, a.d);
   else if (gates)
     p.dgate = to.add<float>(a.outputs(), a.b, a.s, a.heads);
+  if (wanted(RecurGradient::low_a)) p.dlow_a = to.add<float>(a.b, a.s, a.heads, a.d);
+  if (wanted(RecurGradient::low_b)) p.dlow_b = to.add<float>(a.b, a.s, a.heads, a.d);
   if (wanted(RecurGradient::beta)) p.dbeta = to.add<float>(a.outputs(), a.b, a.s, a.heads);
   if (a.l2_norm) {
     if (wanted(RecurGradient::q)) p.q_norm = to.add<float>(a.b, a.s, a.h, 2);
@@ -175,10 +193,11 @@ void enqueue(Context& ctx, const DeltaBackwardPlan& p, void* base) {
   const Recur& a = work.b.forward;
   work.forward.inverses = p.inverses.at(base), work.forward.scores = p.scores.at(base);
   work.states = p.states.at(base), work.updates = p.updates.at(base);
-  work.slopes = p.slopes.at(base), work.betas = p.betas.at(base);
+  work.slopes = p.slopes.at(base), work.answers = p.answers.at(base), work.betas = p.betas.at(base);
   t = {}, t.slices = 1, t.key_slices = a.outputs();
   t.dq = p.dq.at(base), t.dk = p.dk.at(base), t.dv = p.dv.at(base);
-  t.row_dg = p.dgate.at(base), t.dg = p.dgate_key.at(base), t.dbeta = p.dbeta.at(base);
+  t.row_dg = p.dgate.at(base), t.dg = p.dgate_key.at(base);
+  t.dp = p.dlow_a.at(base), t.db = p.dlow_b.at(base), t.dbeta = p.dbeta.at(base);
   t.q_norm = p.q_norm.at(base), t.k_norm = p.k_norm.at(base);
   if (!p.values) work.dv.view.data = p.rows.at(base);
   if (!make_map({work.dv.view, a.q.dtype, a.b, a.t, a.heads, a.e, kChainTokens}, work.dv_map))
@@ -198,7 +217,9 @@ Text offer(const Context& ctx, const RecurBackward& call, Plan& plan) {
   const Floats<4>& dbeta = call.to[static_cast<int>(RecurGradient::beta)];
   if (dbeta && a.s > 1 && !dbeta.view.stride[1]) return "dbeta is summed over tokens";
   DeltaBackwardPlan p{};
-  for (const DeltaBackwardInstance90& row : a.gate_key ? key_instances() : instances())
+  for (const DeltaBackwardInstance90& row : a.low_a      ? low_instances()
+                                            : a.gate_key ? key_instances()
+                                                         : instances())
     if (row.dtype == a.q.dtype && row.d == a.d) p.found = &row;
   if (!p.found) return no_instance(a.q.dtype, "d", a.d, "e", a.e);
   p.work.b = call;
@@ -227,18 +248,32 @@ Text offer(const Context& ctx, const RecurBackward& call, Plan& plan) {
            {"dout", {a.o.view, a.o.dtype, a.b, a.s, a.heads_out, a.e, kChainTokens}, p.work.dout}});
       !why.empty())
     return why;
+  if (a.low_a) {
+    const auto map_of = [&](const Floats<4>& x) {
+      return MapOf{x.view, x.dtype, a.b, a.s, a.heads, a.d, kChainTokens};
+    };
+    if (Text why = map_each(
+            {{"low_a", map_of(a.low_a), work.low_a}, {"low_b", map_of(a.low_b), work.low_b}});
+        !why.empty())
+      return why;
+  }
   Layout& to = plan.workspace;
   const int d = static_cast<int>(a.d);
   p.inverses = to.add<unsigned char>(work.slots, a.heads,
-                                     a.gate_key ? delta_keys_bytes(d) : kDeltaInverseStride);
+                                     a.low_a      ? delta_low_bytes(d)
+                                     : a.gate_key ? delta_keys_bytes(d)
+                                                  : kDeltaInverseStride);
   p.scores = to.add<unsigned char>(work.slots, a.heads_out,
-                                   a.gate_key ? delta_query_bytes(d) : kDeltaScoreStride);
+                                   a.low_a      ? delta_low_query_bytes(d)
+                                   : a.gate_key ? delta_query_bytes(d)
+                                                : kDeltaScoreStride);
   p.states = to.add<unsigned char>(p.work.spans, a.heads, a.d, a.e, 2);
   p.slopes = to.add<unsigned char>(p.work.spans, a.heads, a.d, a.e, 2);
   if (call.output(RecurGradient::beta)) p.betas = to.add<float>(work.tiles, a.b, a.s, a.heads);
   p.updates = to.add<unsigned char>(work.slots, a.heads, kChainTokens, a.e, 2);
+  if (a.low_a) p.answers = to.add<unsigned char>(work.slots, a.heads, kChainTokens, a.e, 2);
   place_outputs(a, p, to);
-  plan.kernel += Text(a.gate_key ? ".key." : ".") + dtype_name(a.q.dtype) + ".d" + Text::number(a.d);
+  plan.kernel += Text(a.low_a ? ".low." : a.gate_key ? ".key." : ".") + dtype_name(a.q.dtype) + ".d" + Text::number(a.d);
   plan.launch = [p](Context& ctx, void* base) { enqueue(ctx, p, base); };
   return "";
 }
