@@ -108,6 +108,7 @@ class Backward {
       RecurBackward m = b;
       m.terms.slices = m.terms.key_slices = 1;
       std::fill_n(m.terms.dp, a.b * a.s * a.heads * a.d, 0.f);
+      if (a.low_a) m.terms.key_slices = 0;
       if (!a.v) return;
       model::Model(m).run();
       return finish(threads, m);

@@ -504,6 +504,14 @@ void key_backward_chains(std::vector<harness::Case>& cases) {
       "beta gate_key constant=1",
       "l2_norm=1 gate_key gate_key:f32 gate_map=4 gate_bias",
       "beta gate_key gates=3 gate_bound=9"};
+  const std::vector<std::string> low = {
+      "low_a low_b gate_key gates=1",
+      "low_a low_b gate_key gate_map=2 gate_bound=0.6065307 gate_bias",
+      "low_a low_b l2_norm=1 gate_key",
+      "low_a low_b gate_key gates=2",
+      "low_a low_b gate_head gate_key:f32 gate_key gates=3",
+      "low_a low_b l2_norm=1 gate_key:f32 gate_key gate_map=1 gate_rate gate_bias",
+      "low_a low_b gate_key gates=3 gate_bound=9"};
   for (const char* d : {"64", "128"}) {
     const std::string words = std::string("q:bf16 d=") + d + " ";
     const std::string kernel = std::string("sm90.key.bf16.d") + d;
@@ -516,6 +524,13 @@ void key_backward_chains(std::vector<harness::Case>& cases) {
       }
     add(words + "e=64 b=3 s=70 h=1 g=1 x=1 nan=2 state_in dstate_out gate_key gates=2 beta all=1",
         kernel);
+    for (size_t i = 0; i < shapes.size(); ++i)
+      for (size_t turn : {0, 3})
+        add(words + shapes[i] + " " + low[(i + turn) % low.size()],
+            std::string("sm90.low.bf16.d") + d);
+    for (const char* alone : {"dlow_a", "dlow_b", "dq", "dv", "dgate_key"})
+      add(words + "e=64 b=2 s=70 h=2 g=2 x=2 state_in dstate_out gate_key low_a low_b " + alone,
+          std::string("sm90.low.bf16.d") + d);
     for (const char* alone : {"dq", "dk", "dv", "dstate_in", "beta dbeta", "dgate_key",
                               "gate_head dgate_head", "gate_map=1 gate_rate dgate_rate"})
       add(words + "e=64 b=2 s=70 h=2 g=2 x=2 state_in dstate_out gate_key " + alone, kernel);
