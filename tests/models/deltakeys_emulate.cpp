@@ -1,0 +1,341 @@
+// The gradient kernels of key gates and low rank as they are written, on the CPU: fibers for
+// threads, ldmatrix, mma.sync and stmatrix by the PTX tables, TMA as copies.  Against deltakeys.h.
+//   python3 tests/models/deltakeys_emulate.py
+#include <ucontext.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <vector>
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define private public
+#include "core/recur_gradients.h"
+#include "ops/delta/backward.cuh"
+#include "deltakeys.h"
+inline uint32_t __cvta_generic_to_shared(const void*) { return 0; }
+#include "cuda/tile/layout.cuh"
+
+struct Tid { unsigned x; } threadIdx;
+namespace emu {
+alignas(1024) unsigned char smem[230 * 1024];
+ucontext_t scheduler, contexts[256];
+std::vector<std::vector<char>> stacks;
+bool done[256];
+int threads;
+void yield() { swapcontext(&contexts[threadIdx.x], &scheduler); }
+struct Gate { int arrived = 0; uint64_t generation = 0; };
+Gate warps[8], block;
+template <class F> void meet(Gate& g, int n, F last) {
+  if (++g.arrived == n) { last(); g.arrived = 0, ++g.generation; return; }
+  for (const uint64_t now = g.generation; g.generation == now;) yield();
+}
+struct Slot { float* d; uint32_t a[4], b[2], address; uint32_t* r; float x; } slots[8][32];
+std::map<uint32_t, int> phases;
+std::function<void()> body;
+void entry() { body(); done[threadIdx.x] = true; yield(); }
+void run(int n, std::function<void()> f) {
+  threads = n, body = f, phases.clear(), stacks.resize(256);
+  for (auto& g : warps) g = {};
+  block = {};
+  for (int i = 0; i < n; ++i) {
+    stacks[i].resize(256 << 10), done[i] = false;
+    getcontext(&contexts[i]);
+    contexts[i].uc_stack = {stacks[i].data(), 0, stacks[i].size()};
+    makecontext(&contexts[i], entry, 0);
+  }
+  for (bool any = true; any;) {
+    any = false;
+    for (int i = 0; i < n; ++i)
+      if (!done[i]) any = true, threadIdx.x = i, swapcontext(&scheduler, &contexts[i]);
+  }
+}
+uint16_t& half(uint32_t at) { return *reinterpret_cast<uint16_t*>(smem + at); }
+float bf(uint32_t x) { return std::bit_cast<float>(x << 16); }
+}  // namespace emu
+inline void __syncthreads() { emu::meet(emu::block, emu::threads, [] {}); }
+
+inline float2 make_float2(float x, float y) { return {x, y}; }
+namespace fovea::cuda {
+inline uint32_t host_shared(const void* p) { return static_cast<const unsigned char*>(p) - emu::smem; }
+inline float float_of(uint32_t x) { return std::bit_cast<float>(x); }
+inline float exp2_fast(float x) { return std::exp2(x); }
+using std::min;
+template <int> inline uint32_t pack(float low, float high) {
+  return std::bit_cast<uint32_t>(model::bf(low)) >> 16 | (std::bit_cast<uint32_t>(model::bf(high)) & 0xffff0000u);
+}
+inline void matrices(uint32_t (&r)[4], uint32_t address, bool turn, bool store) {
+  const int w = threadIdx.x / 32, lane = threadIdx.x % 32;
+  emu::slots[w][lane].address = address, emu::slots[w][lane].r = r;
+  emu::meet(emu::warps[w], 32, [&] {
+    for (int l = 0; l < 32; ++l)
+      for (int m = 0; m < 4; ++m)
+        for (int h = 0; h < 2; ++h) {
+          const int row = turn ? l % 4 * 2 + h : l / 4, column = turn ? l / 4 : l % 4 * 2 + h;
+          uint16_t& at = emu::half(emu::slots[w][8 * m + row].address + 2 * column);
+          uint32_t& reg = emu::slots[w][l].r[m];
+          if (store) at = reg >> 16 * h;
+          else reg = (h ? reg & 0xffff : 0) | uint32_t{at} << 16 * h;
+        }
+  });
+}
+inline void load_matrices(uint32_t (&r)[4], uint32_t a) { matrices(r, a, false, false); }
+inline void load_matrices_transposed(uint32_t (&r)[4], uint32_t a) { matrices(r, a, true, false); }
+template <int> void mma(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  const int w = threadIdx.x / 32, lane = threadIdx.x % 32;
+  auto& s = emu::slots[w][lane];
+  s.d = d, std::copy(a, a + 4, s.a), s.b[0] = b0, s.b[1] = b1;
+  emu::meet(emu::warps[w], 32, [&] {
+    float A[16][16], B[16][8];
+    for (int l = 0; l < 32; ++l)
+      for (int h = 0; h < 2; ++h) {
+        for (int i = 0; i < 4; ++i)
+          A[l / 4 + i % 2 * 8][l % 4 * 2 + h + i / 2 * 8] = emu::bf(emu::slots[w][l].a[i] >> 16 * h & 0xffff);
+        for (int i = 0; i < 2; ++i)
+          B[l % 4 * 2 + h + 8 * i][l / 4] = emu::bf(emu::slots[w][l].b[i] >> 16 * h & 0xffff);
+      }
+    for (int l = 0; l < 32; ++l)
+      for (int i = 0; i < 4; ++i)
+        for (int k = 0; k < 16; ++k)
+          emu::slots[w][l].d[i] += A[l / 4 + i / 2 * 8][k] * B[k][l % 4 * 2 + i % 2];
+  });
+}
+template <int Dtype, int M, int N> void pack_operand(uint32_t (&a)[M][N / 2][4], const float (&s)[M][N][4]) {
+  for (int i = 0; i < M; ++i)
+    for (int k = 0; k < N / 2; ++k)
+      for (int n = 0; n < 4; ++n)
+        a[i][k][n] = pack<Dtype>(s[i][2 * k + n / 2][n % 2 * 2], s[i][2 * k + n / 2][n % 2 * 2 + 1]);
+}
+inline int outer_row(int l) { return l % 16; }
+inline int outer_chunk(int l) { return l / 16; }
+inline int inner_row(int l) { return l % 8 + l / 16 * 8; }
+inline int inner_chunk(int l) { return l / 8 % 2; }
+template <int N> float lanes_sum(float x) {
+  const int w = threadIdx.x / 32, lane = threadIdx.x % 32;
+  emu::slots[w][lane].x = x;
+  emu::meet(emu::warps[w], 32, [&] {
+    float sum = 0;
+    for (auto& s : emu::slots[w]) sum += s.x;
+    for (auto& s : emu::slots[w]) s.x = sum;
+  });
+  return emu::slots[w][lane].x;
+}
+constexpr float kLog2E = 1.4426950408889634f, kGateLeast = -160;
+enum class Log2Map { log, power, bounded, softplus };
+struct Log2Gate {
+  Log2Map kind = Log2Map::log;
+  const Recur& a;
+  int64_t head;
+  Log2Gate(const Recur& a, int64_t head) : a(a), head(head) {}
+  template <Log2Map> float of(float x) const { return a.gate(x, a.rate_of(head)).value * kLog2E; }
+};
+struct Rows { Floats<4> of; int64_t s; };  // what a map stands for
+namespace sm90 {
+inline int uniform(int x) { return x; }
+inline void barrier_init(uint32_t, int) {}
+inline void barrier_init_done() {}
+inline void barrier_expect(uint32_t b, uint32_t) { ++emu::phases[b]; }
+inline void barrier_wait(uint32_t b, uint32_t parity) {
+  while (!emu::phases[b] || ((emu::phases[b] - 1) & 1) != static_cast<int>(parity)) emu::yield();
+}
+inline void tma_load(uint32_t to, const void* from, uint32_t bytes, uint32_t) { std::memcpy(emu::smem + to, from, bytes); }
+inline void tma_load_box(uint32_t to, const CUtensorMap& map, uint32_t, int column, int row, int head, int batch) {
+  Rows* r;
+  std::memcpy(&r, &map, sizeof r);
+  for (int t = 0; t < 64; ++t)
+    for (int c = 0; c < 64; ++c)
+      emu::half(to + Swizzled<64, 64>::at(t, c / 8) + c % 8 * 2) =
+          row + t < r->s ? std::bit_cast<uint32_t>(r->of(batch, row + t, head, column + c)) >> 16 : 0;
+}
+template <class T> void tma_load_panels(uint32_t to, const CUtensorMap& m, uint32_t b, int row, int head, int batch) {
+  for (int p = 0; p < T::panels; ++p) tma_load_box(to + p * T::panel_bytes, m, b, p * 64, row, head, batch);
+}
+inline void store_matrices(uint32_t a, const uint32_t (&r)[4]) { matrices(const_cast<uint32_t (&)[4]>(r), a, false, true); }
+}  // namespace sm90
+}  // namespace fovea::cuda
+#define shared_address host_shared
+#include "emulated.h"  // both kernels, without includes and entries
+
+using namespace fovea;
+using namespace fovea::cuda;
+using Halves = std::vector<uint16_t>;
+static uint64_t seed = 1;
+static float uniform() { seed = seed * 6364136223846793005ull + 1442695040888963407ull; return (seed >> 40) / 16777216.f; }
+static float normal() { float x = -6; for (int i = 0; i < 12; ++i) x += uniform(); return x; }
+template <class F> Floats<4> tensor(Halves& x, int64_t b, int64_t s, int64_t h, int64_t d, F f) {
+  x.resize(b * s * h * d);
+  for (auto& one : x) one = std::bit_cast<uint32_t>(model::bf(f())) >> 16;
+  return {{x.data(), {s * h * d, h * d, d, 1}}, FOVEA_BF16};
+}
+static void put(unsigned char* tile, int rows, int row, int column, float x) {
+  const int at = column / 64 * rows * 128 + row * 128 + ((column % 64 / 8) ^ (row % 8)) * 16 + column % 8 * 2;
+  *reinterpret_cast<uint16_t*>(tile + at) = std::bit_cast<uint32_t>(model::bf(x)) >> 16;
+}
+static double error(const std::vector<float>& x, const std::vector<float>& y) {
+  double e = 0, n = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double one = double{x[i]} - y[i];
+    e += one * one, n += double{y[i]} * y[i];
+  }
+  return std::sqrt(e / (n + 1e-30));
+}
+
+template <int D> void test(bool low, int e, int s, int gates, bool l2, int from) {
+  const int H = 2, tiles = e / 64, chunks = (s + 63) / 64;
+  Recur a{};
+  Halves q, k, v, o, la, lb, g;
+  std::vector<float> beta(s * H);
+  a.q = tensor(q, 1, s, H, D, normal);
+  a.k = tensor(k, 1, s, H, D, [&] { return l2 ? normal() : .9f * normal() / std::sqrt(float(D)); });
+  a.v = tensor(v, 1, s, H, e, normal), a.o = tensor(o, 1, s, H, e, normal);
+  a.gate_key = tensor(g, 1, s, H, D, [&] {
+    const float u = uniform();
+    const float kinds[] = {-INFINITY, 0, -1e-4f, -20, -88};
+    return gates == 3 ? kinds[int(u * 5)] : gates == 1 ? -.02f * u : -2 * u;
+  });
+  if (low) {
+    a.low_a = tensor(la, 1, s, H, D, [] { return normal() / std::sqrt(float(D)); });
+    a.low_b = tensor(lb, 1, s, H, D, [] { return .5f * normal() / std::sqrt(float(D)); });
+  } else {
+    for (auto& x : beta) x = uniform();
+    a.beta = {{beta.data(), {s * H, H, 1}}, FOVEA_F32};
+  }
+  a.form = low ? Recurrence::low_rank : Recurrence::corrected;
+  a.b = 1, a.s = a.t = s, a.h = a.g = a.x = a.heads = a.heads_out = H, a.d = D, a.e = e;
+  a.scale = .3f, a.eps = 1e-6f, a.l2_norm = l2, a.gate.map = FOVEA_X_GATE_MAP_LOG;
+  a.run.count = 1, a.run.s = s, a.run.token_max = s;
+  std::vector<int32_t> outputs = {from};
+  if (from) a.run.output_from = {outputs.data(), 1};
+  RecurBackward b{};
+  b.forward = a;
+  const size_t n = size_t(s) * H * D;
+  std::vector<float> want[6], got[6];
+  for (auto* x : {want, got})
+    for (int i = 0; i < 6; ++i) x[i].assign(i == 5 ? s * H : n, 0);
+  std::vector<float> dv(size_t(s) * H * e);
+  const auto terms = [&](RecurTerms& t, std::vector<float>* x) {
+    t.dq = x[0].data(), t.dk = x[1].data(), t.dg = x[2].data(), t.dp = x[3].data(), t.db = x[4].data();
+    t.dbeta = x[5].data(), t.dv = dv.data();
+  };
+  terms(b.terms, want);
+  // The model, with the chunks kept for the kernels.
+  model::Model m(b);
+  DeltaBackwardWork90 w{};
+  const int64_t key = low ? delta_low_bytes(D) : delta_keys_bytes(D);
+  const int64_t query = low ? delta_low_query_bytes(D) : delta_query_bytes(D);
+  std::vector<unsigned char> inv(chunks * H * key), sco(chunks * H * query), st(chunks * H * tiles * D * 128),
+      sl(st.size()), up(chunks * H * tiles * 8192), an(up.size());
+  std::vector<float> betas(size_t(tiles) * s * H);
+  for (int head = 0; head < H; ++head) {
+    std::vector<model::Chunk> all(chunks);
+    model::Values h(D * e), W(D * e);
+    for (auto& x : h) x = normal() / 2;
+    for (auto& x : W) x = normal();
+    const RunTokens run = a.run[0];
+    for (int c = 0; c < chunks; ++c) {
+      m.load(all[c], run, head, c), m.prepare(all[c]);
+      if (low) m.prepare_low(all[c]), m.forward_low(all[c], h);
+      else m.forward(all[c], h);
+    }
+    for (int c = chunks - 1; c >= 0; --c) low ? m.reverse_low(all[c], W) : m.reverse(all[c], W);
+    for (int c = 0; c < chunks; ++c) {
+      model::Chunk& x = all[c];
+      low ? m.gradient_low(x, run, head, c) : m.gradient(x, run, head, c);
+      const int64_t at = c * H + head;
+      for (int t = 0; t < 64; ++t) {
+        reinterpret_cast<float*>(&inv[at * key] + kDeltaTile)[t] = x.nk[t];
+        reinterpret_cast<float*>(&sco[at * query] + kDeltaTile)[t] = x.nq[t];
+        if (t < x.n) betas[(c * 64 + t) * H + head] = x.along.empty() ? 0 : x.along[t];
+      }
+      for (int j = 0; j < e; ++j) {
+        const int64_t tile = at * tiles + j / 64;
+        for (int i = 0; i < D; ++i) {
+          put(&st[tile * D * 128], 64, j % 64, i, x.H[i * e + j]);
+          put(&sl[tile * D * 128], 64, j % 64, i, x.W[i * e + j]);
+        }
+        for (int t = 0; t < 64; ++t) {
+          put(&up[tile * 8192], 64, j % 64, t, x.U[t * e + j]);
+          if (low) put(&an[tile * 8192], 64, t, j % 64, x.dy[t * e + j]);
+        }
+      }
+    }
+  }
+  Halves dvs;
+  size_t next = 0;
+  const Floats<4> dvb = tensor(dvs, 1, s, H, e, [&] { return dv[next++]; });
+  w.forward.a = w.b.forward = a;
+  terms(w.b.terms, got);
+  std::vector<Rows> maps;
+  maps.reserve(9);
+  const auto map = [&](CUtensorMap& to, const Floats<4>& x) {
+    maps.push_back({x, s});
+    Rows* p = &maps.back();
+    std::memcpy(&to, &p, sizeof p);
+  };
+  map(w.forward.q, a.q), map(w.forward.k, a.k), map(w.forward.v, a.v), map(w.dout, a.o), map(w.dv_map, dvb);
+  if (low) map(w.forward.low_a, a.low_a), map(w.forward.low_b, a.low_b);
+  w.forward.inverses = inv.data(), w.forward.scores = sco.data(), w.forward.tiles = tiles;
+  w.forward.chunks = chunks, w.forward.slots = chunks, w.forward.key_share = w.forward.query_share = w.forward.outputs = 1;
+  w.states = st.data(), w.slopes = sl.data(), w.updates = up.data(), w.answers = an.data();
+  w.betas = low ? nullptr : betas.data(), w.spans = chunks;
+  const auto launch = [&] {
+    for (int block = 0; block < chunks * H * (low ? D / 64 : 1); ++block) {
+      std::memset(emu::smem, 0xff, sizeof emu::smem);  // NaN
+      if (low)
+        emu::run(DeltaLowGradientShape90<D>::threads, [&] { DeltaLowGradient90<DeltaLowGradientShape90<D>>(w, emu::smem).run(block); });
+      else
+        emu::run(DeltaKeyGradientShape90<D>::threads, [&] { DeltaKeyGradient90<DeltaKeyGradientShape90<D>>(w, emu::smem).run(block); });
+    }
+  };
+  launch();
+  std::printf("%s d%d e%d s%d gates%d l2 %d from %d:", low ? "low" : "key", D, e, s, gates, l2, from);
+  const char* names[] = {"dq", "dk", "dg", "da", "db", "dbeta"};
+  for (int i = 0; i < 6; ++i)
+    if (low ? i < 5 : i < 3 || i == 5) std::printf(" %s %.1e", names[i], error(got[i], want[i]));
+  // The outputs themselves.
+  Halves dq, dk, dg, da, db;
+  const auto zero = [] { return 0.f; };
+  if (!(low && l2 && D == 128)) w.dq = tensor(dq, 1, s, H, D, zero), w.dk = tensor(dk, 1, s, H, D, zero);
+  w.dgate_key = tensor(dg, 1, s, H, D, zero);
+  if (low) w.dlow_a = tensor(da, 1, s, H, D, zero), w.dlow_b = tensor(db, 1, s, H, D, zero);
+  w.b.terms = {};
+  launch();
+  double worst = 0;
+  for (int which = 0; which < 5; ++which) {
+    const Floats<4>& to = which == 0 ? w.dq : which == 1 ? w.dk : which == 2 ? w.dgate_key : which == 3 ? w.dlow_a : w.dlow_b;
+    if (!to) continue;
+    std::vector<float> x, y;
+    for (int t = 0; t < s; ++t)
+      for (int head = 0; head < H; ++head) {
+        const Floats<4>& of = which ? a.k : a.q;
+        float norm = 1, along = 0, squares = a.eps;
+        for (int i = 0; i < D; ++i) squares += of(0, t, head, i) * of(0, t, head, i);
+        if (l2) norm = 1 / std::sqrt(squares);
+        for (int i = 0; i < D; ++i) along += norm * of(0, t, head, i) * want[which][(t * H + head) * D + i];
+        for (int i = 0; i < D; ++i) {
+          float z = want[which][(t * H + head) * D + i];
+          if (which < 2 && l2) z = norm * (z - of(0, t, head, i) * norm * along);
+          if (which == 2 && a.gate_key(0, t, head, i) == -INFINITY) z = 0;
+          x.push_back(to(0, t, head, i)), y.push_back(z);
+        }
+      }
+    worst = std::max(worst, error(x, y));
+    if (!(error(x, y) < 4e-3)) std::printf(" OUT%d %.1e", which, error(x, y));
+  }
+  std::printf(" outputs %.1e\n", worst);
+  std::fflush(stdout);
+}
+
+int main() {
+  test<64>(false, 64, 70, 0, true, 0), test<64>(false, 128, 64, 1, false, 5);
+  test<128>(false, 128, 130, 3, true, 0), test<128>(false, 192, 40, 1, false, 0);
+  test<64>(true, 64, 70, 0, true, 0), test<128>(true, 192, 100, 1, true, 5);
+  test<128>(true, 128, 64, 3, false, 0);
+}
