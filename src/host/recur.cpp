@@ -12,10 +12,6 @@
 #include "host/recur_rows.h"
 #include "host/sweep.h"
 
-#ifdef FOVEA_MODEL_DELTAKEYS
-#include "../../tests/models/deltakeys.h"
-#endif
-
 namespace fovea::host {
 namespace {
 
@@ -103,17 +99,6 @@ class Backward {
       };
       z.dstate_out = column(b.dz_out), z.dstate_in = column(b.dz_in);
     }
-#ifdef FOVEA_MODEL_DELTAKEYS
-    if (model::Model::fits(b)) {
-      RecurBackward m = b;
-      m.terms.slices = m.terms.key_slices = 1;
-      std::fill_n(m.terms.dp, a.b * a.s * a.heads * a.d, 0.f);
-      if (a.low_a) m.terms.key_slices = 0;
-      if (!a.v) return;
-      model::Model(m).run();
-      return finish(threads, m);
-    }
-#endif
     walk(threads, b, 0);
     if (a.normalise) walk(threads, z, plan_.b.terms.slices - 1);
     finish(threads, b);

@@ -86,9 +86,6 @@ class Conformance : public testing::Test {
 
 // A case of a CUDA kernel's tiles is large, and on the host nothing new.
 inline bool fits(fovea_backend backend, const Case& c) {
-#ifdef FOVEA_MODEL_DELTAKEYS
-  if (c.cuda_kernel.find("sm90.key") == 0 || c.cuda_kernel.find("sm90.low") == 0) return true;
-#endif
   return backend != FOVEA_HOST || c.cuda_kernel.empty() || !c.host_kernel.empty();
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The arithmetic of x_delta_backward's Hopper kernels under a key gate, on the CPU: the same chunks,
-// operands rounded to bf16 at the same places, sums in f32 (their order is not that of a tensor
-// core).  -DFOVEA_MODEL_DELTAKEYS puts it in the place of the host kernel, so that the cases of
-// tests/cases/delta.cpp judge it by tests/harness/compare.h.
+// The arithmetic of x_delta_backward's Hopper kernels under a key gate, on the CPU: the same
+// chunks, operands rounded to bf16 at the same places, sums in f32 (their order is not that of a
+// tensor core).  -DFOVEA_MODEL_DELTAKEYS puts it in the place of the host kernel, so that the cases
+// of tests/cases/delta.cpp judge it by tests/harness/compare.h.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -27,10 +27,10 @@ inline float bf(float x) {
 
 struct Chunk {
   int n, from;
-  Values q, k, v, dout, g, nq, nk, beta;       // k, q raw; g decays
-  Values up, down, P, S, all;                  // per block, per chunk
+  Values q, k, v, dout, g, nq, nk, beta;        // k, q raw; g decays
+  Values up, down, P, S, all;                   // per block, per chunk
   Values T, A, Kt, Km, Qt, U, H, W, dv, along;  // operands rounded
-  Values a, b, G, B, At, Bm, dy;                 // of a low rank
+  Values a, b, G, B, At, Bm, dy;                // of a low rank
 };
 
 class Model {
@@ -74,7 +74,8 @@ class Model {
     const int64_t first = int64_t{c} * kT;
     x.n = static_cast<int>(std::min<int64_t>(kT, run.count - first));
     x.from = static_cast<int>(std::clamp<int64_t>(run.from - first, 0, kT));
-    x.q.resize(kT * d), x.k = x.a = x.b = x.q, x.g.assign(kT * d, 1), x.v.resize(kT * e), x.dout = x.v;
+    x.q.resize(kT * d), x.k = x.a = x.b = x.q, x.g.assign(kT * d, 1), x.v.resize(kT * e),
+                        x.dout = x.v;
     x.nq.resize(kT), x.nk.resize(kT), x.beta.resize(kT);
     for (int t = 0; t < x.n; ++t) {
       const int64_t at = run.begin + first + t, batch = run.batch;
@@ -115,7 +116,8 @@ class Model {
     }
     x.Kt.resize(kT * d), x.Km = x.Qt = x.Kt;
     for (int64_t i = 0; i < kT * d; ++i)
-      x.Kt[i] = bf(x.k[i] * x.P[i]), x.Km[i] = bf(x.k[i] * x.S[i]), x.Qt[i] = bf(x.nq[i / d] * x.q[i] * x.P[i]);
+      x.Kt[i] = bf(x.k[i] * x.P[i]), x.Km[i] = bf(x.k[i] * x.S[i]),
+      x.Qt[i] = bf(x.nq[i / d] * x.q[i] * x.P[i]);
     Values M(kT * kT);
     x.A = M, x.T = M;
     for (int t = 0; t < x.n; ++t)
@@ -185,8 +187,7 @@ class Model {
     for (int t = 0; t < kT; ++t)
       for (int64_t j = 0; j < e; ++j) us[t * e + j] = t < x.n ? bf(x.nk[t] * u[t * e + j]) : 0;
     const Values add = product(turned(x.Km, kT, d), us, d, kT, e);
-    for (int64_t i = 0; i < d * e; ++i)
-      H[i] = decayed(x.all[i / e], H[i]) + add[i];
+    for (int64_t i = 0; i < d * e; ++i) H[i] = decayed(x.all[i / e], H[i]) + add[i];
   }
 
   void reverse(Chunk& x, Values& W) {
@@ -254,7 +255,8 @@ class Model {
     x.A = scores(x, x.q, x.k, false);
     for (int t = 0; t < kT; ++t)
       for (int s = 0; s < kT; ++s) {
-        x.G[t * kT + s] = bf(x.nk[s] * x.G[t * kT + s]), x.B[t * kT + s] = bf(x.nq[t] * x.B[t * kT + s]);
+        x.G[t * kT + s] = bf(x.nk[s] * x.G[t * kT + s]),
+                     x.B[t * kT + s] = bf(x.nq[t] * x.B[t * kT + s]);
         x.A[t * kT + s] = bf(x.nq[t] * x.nk[s] * x.A[t * kT + s]);
       }
     std::fill(x.T.begin(), x.T.end(), 0.f);

@@ -8,13 +8,28 @@ import sys
 root = pathlib.Path(__file__).resolve().parents[2]
 out = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else "/tmp/deltakeys")
 out.mkdir(exist_ok=True)
-text = (root / "src/cuda/tile/pipeline_sm90.cuh").read_text()
-layout = re.search(r"struct SharedLayout .*?\n};\n", text, flags=re.S).group(0)
-text = "namespace fovea::cuda::sm90 {\ntemplate <int N>\nstruct Pipeline {\n  static constexpr int bytes = N * 16;\n};\n"
-text += layout + "}  // namespace fovea::cuda::sm90\n"
+def read(name):
+    return re.sub(r"#(include|pragma).*", "", (root / "src" / name).read_text())
+
+
+def part(name, begin, end):
+    text = read(name)
+    at = text.index(begin)
+    return text[at : text.index(end, at)]
+
+
+text = "namespace fovea::cuda::sm90 {\n"
+text += part("cuda/tile/mma_sm90.cuh", "template <int N>\nstruct PipelineState", "// ---- TMA")
+text += part("cuda/tile/pipeline_sm90.cuh", "__device__ inline void barrier_arrive_warp", "}  // namespace")
+text += "}  // namespace fovea::cuda::sm90\nnamespace fovea::cuda {\n"
+text += part("cuda/loop/chain_sm90.cuh", "template <int D>\nstruct ChainState", "// d += A V of a chunk")
+text += part("ops/delta/forward_sm90.cuh", "template <int Dtype, int N>\n__device__ __forceinline__ void pack_rows", "// d += A B', A packed")
+chain = "template <class States, class Reverse>"
+text += part("ops/delta/backward_chain_sm90.cuh", "template <int Dtype_, int D_, int Stages_", chain)
+text += part("ops/delta/backward_low_chain_sm90.cuh", "template <int D_", chain)
+text += "}  // namespace fovea::cuda\n"
 for name in ("key", "low"):
-    kernel = (root / f"src/ops/delta/backward_{name}_tile_sm90.cuh").read_text()
-    kernel = re.sub(r"#(include|pragma).*", "", kernel)
+    kernel = read(f"ops/delta/backward_{name}_tile_sm90.cuh")
     text += re.sub(r"template <class Shape>\n__global__.*?\n}\n", "", kernel, flags=re.S)
 (out / "emulated.h").write_text(text)
 include = ["include", "src", "tests/models", "build/linb", "build/host"]

@@ -16,7 +16,7 @@ struct DeltaBackwardWork90 {
   RecurBackward b;      // outputs that a kernel here writes in full are not in b.to but in `to`
   Floats<4> dq, dk;     // b.to's, where rows are whole pieces and no heads share one; or not given
   Floats<4> dv;         // rows of dV, (b, t, heads, e) of q's dtype: b.to's or in the workspace
-  Floats<3> dgate, dbeta;  // as dq
+  Floats<3> dgate, dbeta;               // as dq
   Floats<4> dgate_key, dlow_a, dlow_b;  // as dq
   CUtensorMap dout, dv_map;
   // Of a span of one or two chunks, a state head and 64 value columns, swizzled tiles:

@@ -319,10 +319,9 @@ class DeltaReverse90 {
         const uint32_t q = q_tile(query);
         scaled_.wait(query);
         sm90::fence();
-        sm90::product_transposed<Dtype, kChainTokens>(sum, sm90::descriptor(q + Shape::at_dout),
-                                                      sm90::descriptor(q + Shape::at_query,
-                                                                       TileQ::panel_bytes),
-                                                      j > 0);
+        sm90::product_transposed<Dtype, kChainTokens>(
+            sum, sm90::descriptor(q + Shape::at_dout),
+            sm90::descriptor(q + Shape::at_query, TileQ::panel_bytes), j > 0);
         sm90::commit();
         if (++j == outputs_) break;
         sm90::wait<0>();

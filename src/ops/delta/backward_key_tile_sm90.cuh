@@ -3,26 +3,25 @@
 // left: a block for each chunk of 64 tokens and head.  g_t are the decays of a token, and a block
 // of the chunk has 16 tokens: up_t is the product of g in t's block up to t, down_s that of those
 // after s, total_I that of block I, and 2^D_ts the product after s up to t.
-//   F_ts = scale |q_t|^-1 |k_s|^-1 dO_t . U_s, s <= t     G_ts = -|k_t|^-1 |k_s|^-1 dV_t . U_s, s < t
-//   dq_t  = scale |q_t|^-1 2^P_t . (H dO_t) + sum over s <= t of F_ts 2^D_ts . k_s
-//   dk2_t = -|k_t|^-1 2^P_t . (H dV_t)      + sum over s < t  of G_ts 2^D_ts . k_s
-//   dk_s  = C_s + I_s,  C_s = scale |k_s|^-1 2^S_s . (W U_s)
-//   I_s   = sum over t >= s of F_ts 2^D_ts . q_t + sum over t > s of G_ts 2^D_ts . k_t
-//   dlog_j = all . <H, W> + sum over s < j of k_s . C_s
+//   F_ts = scale |q_t|^-1 |k_s|^-1 dO_t . U_s, s <= t     G_ts = -|k_t|^-1 |k_s|^-1 dV_t . U_s, s <
+//   t dq_t  = scale |q_t|^-1 2^P_t . (H dO_t) + sum over s <= t of F_ts 2^D_ts . k_s dk2_t =
+//   -|k_t|^-1 2^P_t . (H dV_t)      + sum over s < t  of G_ts 2^D_ts . k_s dk_s  = C_s + I_s,  C_s
+//   = scale |k_s|^-1 2^S_s . (W U_s) I_s   = sum over t >= s of F_ts 2^D_ts . q_t + sum over t > s
+//   of G_ts 2^D_ts . k_t dlog_j = all . <H, W> + sum over s < j of k_s . C_s
 //            + sum over t >= j of q_t . dq_t + k_t . dk2_t - k_t . I_t, for each channel
 //   dbeta_t = (dV_t . v_t + k_t . dk2_t) / beta_t
 // dk + dk2 is the gradient of k.  x / |x| takes x |x|^-2 (x . dx) off each.
-// Between blocks of 16, products are of the tensor core: of (q up), (k up) and (k down).  Their sums
-// go from block to block, times total_I of each block that they pass.  Within a block a thread has
-// all its tokens and two channels, and goes through the pairs in f32.  So each decay is a product
-// of decays that it covers, at most 1, and gates of -inf reset exactly.
+// Between blocks of 16, products are of the tensor core: of (q up), (k up) and (k down).  Their
+// sums go from block to block, times total_I of each block that they pass.  Within a block a thread
+// has all its tokens and two channels, and goes through the pairs in f32.  So each decay is a
+// product of decays that it covers, at most 1, and gates of -inf reset exactly.
 //
-//   | phase | who                                         | what                                   |
-//   | 1     | a warp: 16 tokens, 64 channels, mma.sync    | H dO, H dV, W U; F or G                |
-//   | 2     | a thread: two channels of 16 tokens         | q up, k up, k down; totals             |
-//   | 3     | a warp, as in 1                             | products between blocks                |
-//   | 4     | a thread, as in 2                           | within its block; dq, dk; sums         |
-//   | 5     | a thread, as in 2                           | norms, gates, stores                   |
+//   | phase | who                                         | what | | 1     | a warp: 16 tokens, 64
+//   channels, mma.sync    | H dO, H dV, W U; F or G                | | 2     | a thread: two
+//   channels of 16 tokens         | q up, k up, k down; totals             | | 3     | a warp, as
+//   in 1                             | products between blocks                | | 4     | a thread,
+//   as in 2                           | within its block; dq, dk; sums         | | 5     | a
+//   thread, as in 2                           | norms, gates, stores                   |
 // Barriers of the block lie between them.
 //
 //   | barrier      | who arrives   | who waits   | what it guards                |
@@ -50,7 +49,7 @@ struct DeltaKeyGradientShape90 {
   static constexpr int at_k = at_q + TileQ::bytes, at_columns = at_k + TileQ::bytes;
   static constexpr int sum_bytes = kChainTokens * D * 4;
   static constexpr int panel_bytes =
-      Stages * stage_bytes > 4 * sum_bytes ? Stages * stage_bytes : 4 * sum_bytes;
+      Stages * stage_bytes > 4 * sum_bytes ? Stages* stage_bytes : 4 * sum_bytes;
   static_assert(at_columns + TileQ::bytes <= panel_bytes);
 };
 
@@ -58,9 +57,9 @@ template <class Shape>
 struct DeltaKeyGradientShared90 : sm90::SharedLayout {
   int rows = tiles(2 * Shape::TileQ::bytes);  // Q, K
   int panels = tiles(Shape::panel_bytes);
-  int decays = of<float2>(kChainTokens * Shape::D / 2);  // [token][two channels]
-  int pairs = of<float2>(4 * 16 * 16);                   // F, G within a block: [block][s][t]
-  int norm = of<float>(2 * kChainTokens);                // |k|^-1, |q|^-1; 0 past the last token
+  int decays = of<float2>(kChainTokens * Shape::D / 2);    // [token][two channels]
+  int pairs = of<float2>(4 * 16 * 16);                     // F, G within a block: [block][s][t]
+  int norm = of<float>(2 * kChainTokens);                  // |k|^-1, |q|^-1; 0 past the last token
   int dots = of<float>(3 * Shape::Halves * kChainTokens);  // q . dq, k . (dk + dk2), k . dk2
   int total = of<float2>(4 * Shape::D / 2);                // [block][two channels], as what follows
   int states = of<float2>(4 * Shape::D / 2);               // <H, W>, of a quarter of value columns
@@ -188,53 +187,67 @@ class DeltaKeyGradient90 {
     const int i = static_cast<int>(threadIdx.x), t = i % 64;
     if (i >= 2 * kChainTokens) return;
     const int64_t at = slot_ * a_.heads + head_;
-    const unsigned char* from = i < kChainTokens
-                                    ? w_.forward.inverses + at * delta_keys_bytes(D)
-                                    : w_.forward.scores + at * delta_query_bytes(D);
+    const unsigned char* from = i < kChainTokens ? w_.forward.inverses + at * delta_keys_bytes(D)
+                                                 : w_.forward.scores + at * delta_query_bytes(D);
     floats(kShared.norm)[i] =
         t < left_ ? reinterpret_cast<const float*>(from + kDeltaTile)[t] : 0.f;
   }
   // Of the thread's tokens and channels.
   __device__ void find_decays() const {
     const Log2Gate gate(a_, head_);
+    load_gates();
     if (gate.kind == Log2Map::log) decays_of<Log2Map::log>(gate);
     if (gate.kind == Log2Map::power) decays_of<Log2Map::power>(gate);
     if (gate.kind == Log2Map::bounded) decays_of<Log2Map::bounded>(gate);
     if (gate.kind == Log2Map::softplus) decays_of<Log2Map::softplus>(gate);
   }
-  template <Log2Map Kind>
-  __device__ void decays_of(const Log2Gate& gate) const {
-    const float bias[2] = {a_.bias ? *a_.bias.at(head_, 2 * pair_) : 0.f,
-                           a_.bias ? *a_.bias.at(head_, 2 * pair_ + 1) : 0.f};
+  // The raw gates with their bias, of a batch of loads, to the places of decays.
+  __device__ void load_gates() const {
+    const float2 bias = make_float2(a_.bias ? *a_.bias.at(head_, 2 * pair_) : 0.f,
+                                    a_.bias ? *a_.bias.at(head_, 2 * pair_ + 1) : 0.f);
     const int64_t step = a_.gate_key.view.stride[1];
     int64_t at = a_.gate_key.offset(batch_, token_ + kRows * block_, head_, 2 * pair_);
     const bool wide = a_.gate_key.dtype == FOVEA_F32;
-#pragma unroll 8
+    float2 x[kRows];
+#pragma unroll
     for (int i = 0; i < kRows; ++i, at += step) {
-      const int t = kRows * block_ + i;
-      float2 x = {};
-      float more = 0;
-      if (t < left_) {
-        if (wide) {
-          x = *reinterpret_cast<const float2*>(a_.gate_key.view.template as<const float>() + at);
-        } else {
-          const auto both = *reinterpret_cast<const uint32_t*>(
-              a_.gate_key.view.template as<const uint16_t>() + at);
-          x = make_float2(low(both), high(both));
-        }
-        if (a_.gate_head)
-          more = gate.template of<Kind>(a_.gate_head(batch_, token_ + t, head_));
+      x[i] = make_float2(0, 0);
+      if (kRows * block_ + i >= left_) continue;
+      if (wide) {
+        x[i] = *reinterpret_cast<const float2*>(a_.gate_key.view.template as<const float>() + at);
+      } else {
+        const auto both =
+            *reinterpret_cast<const uint32_t*>(a_.gate_key.view.template as<const uint16_t>() + at);
+        x[i] = make_float2(low(both), high(both));
       }
-      const float first = gate.template of<Kind>(x.x + bias[0]) + more;
-      const float second = gate.template of<Kind>(x.y + bias[1]) + more;
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i)
+      decay(kRows * block_ + i) = make_float2(x[i].x + bias.x, x[i].y + bias.y);
+  }
+  template <Log2Map Kind>
+  __device__ void decays_of(const Log2Gate& gate) const {
+#pragma unroll 8
+    for (int i = 0; i < kRows; ++i) {
+      const int t = kRows * block_ + i;
+      const float2 x = decay(t);
+      float more = 0;
+      if (t < left_ && a_.gate_head)
+        more = gate.template of<Kind>(a_.gate_head(batch_, token_ + t, head_));
+      const float first = gate.template of<Kind>(x.x) + more;
+      const float second = gate.template of<Kind>(x.y) + more;
       decay(t) = t < left_ ? make_float2(exp2_fast(first < kGateLeast ? kGateLeast : first),
                                          exp2_fast(second < kGateLeast ? kGateLeast : second))
                            : make_float2(1, 1);
     }
   }
 
-  __device__ int first_row() const { return kRows * (warp_ % 4); }
-  __device__ int half() const { return warp_ / 4; }
+  __device__ int first_row() const {
+    return kRows * (warp_ % 4);
+  }
+  __device__ int half() const {
+    return warp_ / 4;
+  }
   __device__ static void clear(Sums& x) {
 #pragma unroll
     for (int j = 0; j < kSums; ++j)
@@ -379,8 +392,7 @@ class DeltaKeyGradient90 {
     for (int j = 0; j < kSums; ++j) {
       const float2 by = total[4 * j];
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        x[j][i] *= i % 2 ? by.y : by.x, y[j][i] *= i % 2 ? by.y : by.x;
+      for (int i = 0; i < 4; ++i) x[j][i] *= i % 2 ? by.y : by.x, y[j][i] *= i % 2 ? by.y : by.x;
     }
   }
   __device__ __forceinline__ static void multiply(Sums& x, float low, float high) {
@@ -539,22 +551,24 @@ class DeltaKeyGradient90 {
       before.x += own.x, before.y += own.y;
     }
     const int last = min(kRows, left_ - first);
+    const float rate = a_.rate_of(head_);
+    if (w_.dgate_key) load_gates();
 #pragma unroll 1
     for (int i = last - 1; i >= 0; --i) {
       const int t = first + i;
       const float2 own = sum(1, t, pair_), carry = sum(3, t, pair_);
       after.x += own.x, after.y += own.y;
-      give_gates(t, after.x + carry.x, after.y + carry.y);
+      give_gates(t, rate, after.x + carry.x, after.y + carry.y);
     }
   }
-  __device__ __forceinline__ void give_gates(int t, float x, float y) const {
+  __device__ __forceinline__ void give_gates(int t, float rate, float x, float y) const {
     if (w_.b.terms.dg) {
       const int64_t at = ((int64_t{batch_} * a_.s + token_ + t) * a_.heads + head_) * D + 2 * pair_;
       *reinterpret_cast<float2*>(w_.b.terms.dg + at) = make_float2(x, y);
     }
     if (!w_.dgate_key) return;
-    const float slopes[2] = {a_.key_gate(batch_, token_ + t, head_, 2 * pair_).slope,
-                             a_.key_gate(batch_, token_ + t, head_, 2 * pair_ + 1).slope};
+    const float2 raw = decay(t);
+    const float slopes[2] = {a_.gate(raw.x, rate).slope, a_.gate(raw.y, rate).slope};
     x = x == 0 || slopes[0] == 0 ? 0 : x * slopes[0];
     y = y == 0 || slopes[1] == 0 ? 0 : y * slopes[1];
     const int64_t to = w_.dgate_key.offset(batch_, token_ + t, head_, 2 * pair_);
@@ -619,8 +633,7 @@ class DeltaKeyGradient90 {
     const float beta =
         fabsf(by.value) < kDeltaLeastBeta ? copysignf(kDeltaLeastBeta, by.value) : by.value;
     const float x = along / beta;
-    if (w_.dbeta)
-      w_.dbeta.store(x == 0 || by.slope == 0 ? 0 : x * by.slope, batch_, token, head_);
+    if (w_.dbeta) w_.dbeta.store(x == 0 || by.slope == 0 ? 0 : x * by.slope, batch_, token, head_);
     if (w_.b.terms.dbeta) w_.b.terms.dbeta[(batch_ * a_.s + token) * a_.heads + head_] = x;
   }
 

@@ -21,13 +21,12 @@ DeltaBackwardInstance90 delta_backward_keys_sm90_instance() {
     constexpr int kChains = kStates > kReverse ? kStates : kReverse;
     static_assert(kChains <= 227 * 1024);
     const int64_t chunks = work.forward.slots * work.forward.a.heads;
-    launch<delta_chunks_sm90_kernel<DeltaKeys<C.d>>>(
-        ctx, op, chunks, 128, DeltaKeys<C.d>::shared_bytes, work.forward);
+    launch<delta_chunks_sm90_kernel<DeltaKeys<C.d>>>(ctx, op, chunks, 128,
+                                                     DeltaKeys<C.d>::shared_bytes, work.forward);
     launch<delta_backward_chain_sm90_kernel<States, Reverse>>(ctx, op, 2 * work.forward.blocks, 384,
                                                               kChains, work);
-    launch<delta_key_gradient_sm90_kernel<Gradient>>(ctx, op, chunks, Gradient::threads,
-                                                     DeltaKeyGradient90<Gradient>::shared_bytes,
-                                                     work);
+    launch<delta_key_gradient_sm90_kernel<Gradient>>(
+        ctx, op, chunks, Gradient::threads, DeltaKeyGradient90<Gradient>::shared_bytes, work);
   };
   return {C.dtype, C.d, launcher};
 }

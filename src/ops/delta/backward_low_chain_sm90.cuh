@@ -160,8 +160,8 @@ class DeltaLowReverse90 {
       }
       for (int i = lane; left < kChainTokens && i < left * kPanelChunks; i += 32) {
         const int row = i / kPanelChunks, chunk = i % kPanelChunks;
-        const int64_t to = w_.dv.offset(run_.batch, run_.begin + first(c) + row, head_,
-                                        column_ + chunk * kChunk);
+        const int64_t to =
+            w_.dv.offset(run_.batch, run_.begin + first(c) + row, head_, column_ + chunk * kChunk);
         *reinterpret_cast<uint4*>(w_.dv.view.template as<uint16_t>() + to) =
             *reinterpret_cast<const uint4*>(base_ + kShared.dv + TileV::at(row, chunk));
       }
@@ -256,7 +256,9 @@ class DeltaLowReverse90 {
   }
 
  private:
-  __device__ static int64_t first(int chunk) { return int64_t{chunk} * kChainTokens; }
+  __device__ static int64_t first(int chunk) {
+    return int64_t{chunk} * kChainTokens;
+  }
   __device__ uint32_t key_tile(const KeyState& at) const {
     return at_ + kShared.keys + at.stage * Shape::key_bytes;
   }

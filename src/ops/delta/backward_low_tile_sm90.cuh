@@ -12,12 +12,12 @@
 //            + sum over t >= j of q_t . dq_t - b_t . db_t - k_t . dk_t without W's part
 //            + sum over t > j of a_t . da_t
 //
-//   | phase | who                                 | what                                           |
-//   | 1     | a warp: 16 tokens, 32 channels      | H dO, H dY, W U, W V; E and F, or M and N      |
-//   | 2     | a thread: a channel of 16 tokens    | q up, a up', b down, k down; totals            |
-//   | 3     | a warp, as in 1                     | products between blocks                        |
-//   | 4     | a thread, as in 2                   | within its block; gradients; sums              |
-//   | 5     | a thread, as in 2                   | norms, gates, stores                           |
+//   | phase | who                                 | what | | 1     | a warp: 16 tokens, 32 channels
+//   | H dO, H dY, W U, W V; E and F, or M and N      | | 2     | a thread: a channel of 16 tokens
+//   | q up, a up', b down, k down; totals            | | 3     | a warp, as in 1 | products between
+//   blocks                        | | 4     | a thread, as in 2                   | within its
+//   block; gradients; sums              | | 5     | a thread, as in 2                   | norms,
+//   gates, stores                           |
 // Barriers are those of backward_key_tile_sm90.cuh.
 #pragma once
 #include "cuda/block/reduce.cuh"
@@ -47,9 +47,9 @@ template <class Shape>
 struct DeltaLowGradientShared90 : sm90::SharedLayout {
   int rows = tiles(4 * Shape::Panel::bytes);  // Q, A, B, K
   int panels = tiles(Shape::panel_bytes);
-  int decays = of<float>(kChainTokens * 64);  // [token][channel]
-  int pairs = of<float4>(4 * 16 * 16);        // E, F, M, N within a block: [block][s][t]
-  int norm = of<float>(2 * kChainTokens);     // |k|^-1, |q|^-1; 0 past the last token
+  int decays = of<float>(kChainTokens * 64);   // [token][channel]
+  int pairs = of<float4>(4 * 16 * 16);         // E, F, M, N within a block: [block][s][t]
+  int norm = of<float>(2 * kChainTokens);      // |k|^-1, |q|^-1; 0 past the last token
   int dots = of<float>(2 * 2 * kChainTokens);  // q . dq, k . dk, of 32 channels
   int total = of<float>(4 * 64);               // [block][channel], as what follows
   int states = of<float>(4 * 64);              // <H, W>, of a quarter of value columns
@@ -117,9 +117,7 @@ class DeltaLowGradient90 {
   __device__ float* sums(int which, int t) const {
     return floats(kShared.panels + which * Shape::sum_bytes) + t * 64;
   }
-  __device__ float& sum(int which, int t) const {
-    return sums(which, t)[channel_ ^ t % 4 * 8];
-  }
+  __device__ float& sum(int which, int t) const { return sums(which, t)[channel_ ^ t % 4 * 8]; }
   __device__ float& decay(int t) const { return floats(kShared.decays)[t * 64 + channel_]; }
   // The thread's channel of a row of Q (0), A, B or K (3): 0 past the last token.
   __device__ static int at(int t, int channel) {
@@ -200,34 +198,48 @@ class DeltaLowGradient90 {
   // Of the thread's tokens and channel.
   __device__ void find_decays() const {
     const Log2Gate gate(a_, head_);
+    load_gates(floats(kShared.decays));
     if (gate.kind == Log2Map::log) decays_of<Log2Map::log>(gate);
     if (gate.kind == Log2Map::power) decays_of<Log2Map::power>(gate);
     if (gate.kind == Log2Map::bounded) decays_of<Log2Map::bounded>(gate);
     if (gate.kind == Log2Map::softplus) decays_of<Log2Map::softplus>(gate);
   }
-  template <Log2Map Kind>
-  __device__ void decays_of(const Log2Gate& gate) const {
+  // The raw gates with their bias, of a batch of loads, to [token][channel].
+  __device__ void load_gates(float* to) const {
     const float bias = a_.bias ? *a_.bias.at(head_, channel()) : 0.f;
     const int64_t step = a_.gate_key.view.stride[1];
     int64_t at = a_.gate_key.offset(batch_, token_ + kRows * block_, head_, channel());
     const bool wide = a_.gate_key.dtype == FOVEA_F32;
-#pragma unroll 8
+    float x[kRows];
+#pragma unroll
     for (int i = 0; i < kRows; ++i, at += step) {
+      x[i] = 0;
+      if (kRows * block_ + i >= left_) continue;
+      x[i] = wide ? a_.gate_key.view.template as<const float>()[at]
+                  : float_of(uint32_t{a_.gate_key.view.template as<const uint16_t>()[at]} << 16);
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) to[(kRows * block_ + i) * 64 + channel_] = x[i] + bias;
+  }
+  template <Log2Map Kind>
+  __device__ void decays_of(const Log2Gate& gate) const {
+#pragma unroll 8
+    for (int i = 0; i < kRows; ++i) {
       const int t = kRows * block_ + i;
-      float x = 0, more = 0;
-      if (t < left_) {
-        x = wide ? a_.gate_key.view.template as<const float>()[at]
-                 : float_of(uint32_t{a_.gate_key.view.template as<const uint16_t>()[at]} << 16);
-        if (a_.gate_head)
-          more = gate.template of<Kind>(a_.gate_head(batch_, token_ + t, head_));
-      }
-      const float log = gate.template of<Kind>(x + bias) + more;
+      float more = 0;
+      if (t < left_ && a_.gate_head)
+        more = gate.template of<Kind>(a_.gate_head(batch_, token_ + t, head_));
+      const float log = gate.template of<Kind>(decay(t)) + more;
       decay(t) = t < left_ ? exp2_fast(log < kGateLeast ? kGateLeast : log) : 1.f;
     }
   }
 
-  __device__ int first_row() const { return kRows * (warp_ % 4); }
-  __device__ int half() const { return warp_ / 4; }
+  __device__ int first_row() const {
+    return kRows * (warp_ % 4);
+  }
+  __device__ int half() const {
+    return warp_ / 4;
+  }
   template <int N>
   __device__ static void clear(float (&x)[N][4]) {
 #pragma unroll
@@ -236,8 +248,8 @@ class DeltaLowGradient90 {
       for (int i = 0; i < 4; ++i) x[j][i] = 0;
   }
 
-  // dq = dO H, da = dY H, of_b = U W, of_k = V W, of the warp's tokens and channels.  x and y: dO or
-  // dY, by the warp's half, with U' and V'.  <H, W> of the thread's channel.
+  // dq = dO H, da = dY H, of_b = U W, of_k = V W, of the warp's tokens and channels.  x and y: dO
+  // or dY, by the warp's half, with U' and V'.  <H, W> of the thread's channel.
   __device__ __forceinline__ void multiply(Sums& dq, Sums& da, Sums& of_b, Sums& of_k, Scores& x,
                                            Scores& y, float& states) const {
     clear(dq), clear(da), clear(of_b), clear(of_k), clear(x), clear(y);
@@ -292,10 +304,10 @@ class DeltaLowGradient90 {
 #pragma unroll 4
       for (int i = 0; i < kRows; ++i) {
         const unsigned char* from = h + this->at(kRows * block_ + i, channel_);
-        states = fmaf(float_of(uint32_t{*reinterpret_cast<const uint16_t*>(from)} << 16),
-                      float_of(uint32_t{*reinterpret_cast<const uint16_t*>(from + Panel::bytes)}
-                               << 16),
-                      states);
+        states =
+            fmaf(float_of(uint32_t{*reinterpret_cast<const uint16_t*>(from)} << 16),
+                 float_of(uint32_t{*reinterpret_cast<const uint16_t*>(from + Panel::bytes)} << 16),
+                 states);
       }
       __syncthreads();
       if (threadIdx.x == 0 && tile + Shape::Stages < w_.forward.tiles) load(tile + Shape::Stages);
@@ -363,8 +375,7 @@ class DeltaLowGradient90 {
     for (int j = 0; j < kSums; ++j) {
       const float2 by = *reinterpret_cast<const float2*>(total + 8 * j);
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        x[j][i] *= i % 2 ? by.y : by.x, y[j][i] *= i % 2 ? by.y : by.x;
+      for (int i = 0; i < 4; ++i) x[j][i] *= i % 2 ? by.y : by.x, y[j][i] *= i % 2 ? by.y : by.x;
     }
   }
   __device__ __forceinline__ static void times(Sums& x, float low, float high) {
@@ -456,8 +467,7 @@ class DeltaLowGradient90 {
         give(0, dq[j][i], dq[j][i + 1]), give(1, da[j][i], da[j][i + 1]);
         give(2, db[j][i] + of_b[j][i], db[j][i + 1] + of_b[j][i + 1]);
         give(3, dk[j][i] + of_k[j][i], dk[j][i + 1] + of_k[j][i + 1]);
-        give(4,
-             there ? float_of(b << 16) * of_b[j][i] + float_of(k << 16) * of_k[j][i] : 0.f,
+        give(4, there ? float_of(b << 16) * of_b[j][i] + float_of(k << 16) * of_k[j][i] : 0.f,
              there ? float_of(b & 0xffff0000u) * of_b[j][i + 1] +
                          float_of(k & 0xffff0000u) * of_k[j][i + 1]
                    : 0.f);
@@ -544,19 +554,22 @@ class DeltaLowGradient90 {
       carry = before, before += own;
     }
     const int last = min(kRows, left_ - first);
+    const float rate = a_.rate_of(head_);
+    const float* raw = floats(kShared.pairs) + channel_;  // no thread reads pairs any more
+    if (w_.dgate_key) load_gates(floats(kShared.pairs));
 #pragma unroll 1
     for (int i = last - 1; i >= 0; --i) {
       const int t = first + i;
       after += decay(t);
-      give_gate(t, after + sum(4, t));
+      give_gate(t, rate, raw[t * 64], after + sum(4, t));
       after += one(1, t) * sum(1, t);
     }
   }
-  __device__ __forceinline__ void give_gate(int t, float x) const {
+  __device__ __forceinline__ void give_gate(int t, float rate, float raw, float x) const {
     const int64_t row = (int64_t{batch_} * a_.s + token_ + t) * a_.heads + head_;
     if (w_.b.terms.dg) w_.b.terms.dg[row * D + channel()] = x;
     if (!w_.dgate_key) return;
-    const float slope = a_.key_gate(batch_, token_ + t, head_, channel()).slope;
+    const float slope = a_.gate(raw, rate).slope;
     w_.dgate_key.store(x == 0 || slope == 0 ? 0 : x * slope, batch_, token_ + t, head_, channel());
   }
 

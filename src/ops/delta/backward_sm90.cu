@@ -145,8 +145,7 @@ void place_outputs(const Recur& a, DeltaBackwardPlan& p, Layout& to) {
   // A block of a low rank has 64 channels: it knows no norm of more.
   const bool whole = !a.low_a || !a.l2_norm || a.d == 64;
   work.dq = take(b, RecurGradient::q, a.heads_out == a.h && whole, {a.b, a.s, a.h});
-  work.dk = take(b, RecurGradient::k, a.outputs() == 1 && a.heads == a.g && whole,
-                 {a.b, a.t, a.g});
+  work.dk = take(b, RecurGradient::k, a.outputs() == 1 && a.heads == a.g && whole, {a.b, a.t, a.g});
   work.dlow_a = take(b, RecurGradient::low_a, true, {a.b, a.s, a.heads});
   work.dlow_b = take(b, RecurGradient::low_b, true, {a.b, a.s, a.heads});
   if (a.gate_key) {
@@ -273,7 +272,10 @@ Text offer(const Context& ctx, const RecurBackward& call, Plan& plan) {
   p.updates = to.add<unsigned char>(work.slots, a.heads, kChainTokens, a.e, 2);
   if (a.low_a) p.answers = to.add<unsigned char>(work.slots, a.heads, kChainTokens, a.e, 2);
   place_outputs(a, p, to);
-  plan.kernel += Text(a.low_a ? ".low." : a.gate_key ? ".key." : ".") + dtype_name(a.q.dtype) + ".d" + Text::number(a.d);
+  plan.kernel += Text(a.low_a      ? ".low."
+                      : a.gate_key ? ".key."
+                                   : ".") +
+                 dtype_name(a.q.dtype) + ".d" + Text::number(a.d);
   plan.launch = [p](Context& ctx, void* base) { enqueue(ctx, p, base); };
   return "";
 }
