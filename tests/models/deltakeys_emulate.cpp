@@ -349,8 +349,33 @@ void tma_load_panels(uint32_t to, const CUtensorMap& m, uint32_t b, int row, int
 inline void store_matrices(uint32_t a, const uint32_t (&r)[4]) {
   matrices(const_cast<uint32_t(&)[4]>(r), a, false, true);
 }
+inline void cluster_arrive() {}
+inline void cluster_wait() {}
+template <int, int, class, class, int N>
+void product_rows(float (&)[N][4], uint64_t, uint64_t) {
+  std::abort();
+}
 }  // namespace sm90
+template <int, class TileB, int N, int Steps>
+void add_rows(float (&d)[N][4], const uint32_t (&a)[Steps][4], uint64_t b) {
+  const auto x = sm90::fragments(a);
+  sm90::product(
+      d, 16 * Steps, true, [&](int r, int k) { return x[r * 16 * Steps + k]; },
+      [&](int k, int c) { return sm90::element(b, TileB::panel_bytes, c, k); });
+}
+template <int, int Depth, int N>
+void add_rows(float (&)[N][4], uint64_t, uint64_t) {
+  std::abort();
+}
+inline void quad_transpose(uint32_t (&)[4]) {}
+inline void __stcs(uint4*, uint4) {}
+inline uint4 make_uint4(uint32_t, uint32_t, uint32_t, uint32_t) {
+  return {};
+}
 }  // namespace fovea::cuda
+struct {
+  unsigned x;
+} blockIdx;
 #define shared_address host_shared
 #include "emulated.h"  // both kernels, without includes and entries
 
@@ -435,11 +460,13 @@ void test(bool low, int e, int s, int gates, bool l2, int from) {
   std::vector<unsigned char> inv(chunks * H * key), sco(chunks * H * query),
       st(chunks * H * tiles * D * 128), sl(st.size()), up(chunks * H * tiles * 8192), an(up.size());
   std::vector<float> betas(size_t(tiles) * s * H);
-  std::vector<float> last(H * D * e), firsts(last.size()), want_first(last.size());
+  std::vector<float> heads(H * D * e), last(H * D * e), firsts(last.size()),
+      want_first(last.size());
   for (int head = 0; head < H; ++head) {
     std::vector<model::Chunk> all(chunks);
     model::Values h(D * e), W(D * e);
     for (auto& x : h) x = normal() / 2;
+    std::copy(h.begin(), h.end(), heads.begin() + head * D * e);
     for (auto& x : W) x = normal();
     for (int i = 0; i < D * e; ++i) last[head * D * e + i] = W[i] * a.scale;
     const RunTokens run = a.run[0];
@@ -552,6 +579,37 @@ void test(bool low, int e, int s, int gates, bool l2, int from) {
               c, emu::smem, block));
       });
     }
+    std::vector<unsigned char> st2(st.size()), up2(up.size());
+    c.states = st2.data(), c.updates = up2.data();
+    c.forward.copies = c.forward.cluster = c.forward.parts.count = 1;
+    c.forward.a.scale = 1, c.forward.a.run.output_from = {};
+    c.forward.a.state_in = {{heads.data(), {H * D * e, D * e, e, 1}}, FOVEA_F32};
+    c.forward.a.run.slots = 1;
+    for (uint32_t block = 0; block < uint32_t(H * tiles); ++block) {
+      std::memset(emu::smem, 0xff, sizeof emu::smem);
+      blockIdx.x = block;
+      emu::run(384, [&] {
+        const auto role = [&](const auto& b) {
+          b.init();
+          const int warp = threadIdx.x / 32;
+          if (warp == 0)
+            b.template produce<false>();
+          else if (warp == 1)
+            b.store_parts();
+          else if (warp >= 4 && warp < 8)
+            b.move_state();
+        };
+        constexpr int stages = D == 64 ? 3 : 2;
+        if (low)
+          role(DeltaStates90<
+               DeltaStatesShape90<DeltaConfig90{FOVEA_BF16, D, DeltaForm::low, stages, 1, 1}>>(
+              c, emu::smem));
+        else
+          role(DeltaStates90<
+               DeltaStatesShape90<DeltaConfig90{FOVEA_BF16, D, DeltaForm::key, stages, 1, 2}>>(
+              c, emu::smem));
+      });
+    }
     const auto values = [](const auto& x) {
       std::vector<float> y(x.size() * sizeof(x[0]) / 2);
       for (size_t i = 0; i < y.size(); ++i)
@@ -561,6 +619,8 @@ void test(bool low, int e, int s, int gates, bool l2, int from) {
     const size_t plane = size_t(s) * H;
     for (size_t i = plane; i < betas2.size(); ++i) betas2[i % plane] += betas2[i];
     betas2.resize(plane);
+    std::printf("   states: H %.1e U %.1e\n", error(values(st2), values(st)),
+                error(values(up2), values(up)));
     std::printf("   chain: W %.1e dV %.1e dstate_in %.1e", error(values(sl2), values(sl)),
                 error(values(dvs2), values(dvs)), error(firsts, want_first));
     if (low)

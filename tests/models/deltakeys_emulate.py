@@ -24,8 +24,12 @@ text += part("cuda/tile/pipeline_sm90.cuh", "__device__ inline void barrier_arri
 text += "}  // namespace fovea::cuda::sm90\nnamespace fovea::cuda {\n"
 text += part("cuda/loop/chain_sm90.cuh", "template <int D>\nstruct ChainState", "// d += A V of a chunk")
 text += part("ops/delta/forward_sm90.cuh", "template <int Dtype, int N>\n__device__ __forceinline__ void pack_rows", "// d += A B', A packed")
+text += part("cuda/loop/chain_sm90.cuh", "template <int Dtype>\n__device__ __forceinline__ void load_values", "// The scores of a chunk")
+entry = "template <class Shape>\n__global__"
+text += part("ops/delta/forward_sm90.cuh", "template <DeltaConfig90 C>\nstruct DeltaShape90", "// Sums as the A operand")
+text += part("ops/delta/forward_sm90.cuh", "template <class Shape>\nclass DeltaBlock90", entry)
 chain = "template <class States, class Reverse>"
-text += part("ops/delta/backward_chain_sm90.cuh", "template <int Dtype_, int D_, int Stages_", chain)
+text += part("ops/delta/backward_chain_sm90.cuh", "template <DeltaConfig90 C>\nstruct DeltaStatesShape90", chain)
 text += part("ops/delta/backward_low_chain_sm90.cuh", "template <int D_", chain)
 text += "}  // namespace fovea::cuda\n"
 for name in ("key", "low"):
