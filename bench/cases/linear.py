@@ -20,6 +20,14 @@ def convolved(x, weight):
     return functional.silu(z).transpose(1, 2)
 
 
+def fla(module):
+    """fla.ops.<module>, of which nothing else is loaded."""
+    try:
+        return importlib.import_module(f"fla.ops.{module}")
+    except ImportError as error:
+        raise PeerFailed(f"fla is not installed: {error}") from error
+
+
 @dataclasses.dataclass(frozen=True)
 class Conv1d(Case):
     """Forward, or with `backward` the gradient alone.  Its rate is that of the bytes that must
@@ -228,12 +236,8 @@ class Recurrence(Case):
 
     def theirs(self, q, k, v, given, state):
         module = FORMS[self.form].module
-        try:
-            ops = importlib.import_module(f"fla.ops.{module}")
-        except ImportError as error:
-            raise PeerFailed(f"fla is not installed: {error}") from error
         recurrent = self.n <= VERIFIED
-        call = getattr(ops, f"{'fused_recurrent' if recurrent else 'chunk'}_{module}")
+        call = getattr(fla(module), f"{'fused_recurrent' if recurrent else 'chunk'}_{module}")
         names = dict(THEIRS)
         if self.form == "gla" and recurrent:
             names["gate_key"] = "gk"
@@ -444,10 +448,7 @@ class Forgetting(Case):
         normal = self.draw(device, seed)
         q, k, v = (normal(self.b, self.n, self.h, self.d) for _ in "qkv")
         gate = functional.logsigmoid(normal(self.b, self.n, self.h).float() + 4)
-        try:
-            peer = importlib.import_module("fla.ops.forgetting_attn").parallel_forgetting_attn
-        except ImportError as error:
-            raise PeerFailed(f"fla is not installed: {error}") from error
+        peer = fla("forgetting_attn").parallel_forgetting_attn
 
         def own():
             bias = -gate.mT.contiguous().cumsum(-1)[:, :, None]
@@ -467,7 +468,6 @@ class Slots(Case):
     m: int = 64
     h: int = 16
     d: int = 128
-    dtype: str = "bf16"
     backward: bool = False
     mask = ""
     family = "x_gsa"
@@ -479,11 +479,10 @@ class Slots(Case):
         yield "gsa"
         yield "backward" if self.backward else "forward"
         yield f"n{size(self.n)}_b{self.b}_h{self.h}_m{self.m}"
-        yield self.unusual_dtype
 
     @property
     def work(self):
-        wide = (4 * self.d + 2 * self.m) * self.itemsize  # the gate is f32
+        wide = 4 * self.d * self.itemsize + 4 * self.m  # the gate is f32
         return (3 if self.backward else 1) * wide * self.b * self.n * self.h
 
     bytes = work
@@ -496,10 +495,7 @@ class Slots(Case):
 
     def setup(self, ctx, device, seed):
         q, k, v, gate, dout = self.inputs(device, seed)
-        try:
-            peer = importlib.import_module("fla.ops.gsa").chunk_gsa
-        except ImportError as error:
-            raise PeerFailed(f"fla is not installed: {error}") from error
+        peer = fla("gsa").chunk_gsa
 
         def forward():
             out = fovea.experimental.gsa_forward(ctx, q, k, v, gate, o=True)

@@ -9,10 +9,11 @@
 
 #include "harness/bound.h"
 #include "oracle/dense.h"
+#include "properties/derivatives.h"
 
 namespace {
 
-using Values = std::vector<double>;
+using properties::Values;
 
 constexpr int64_t kTokens = 37;
 const std::vector<std::vector<int64_t>> kCuts = {
@@ -352,17 +353,7 @@ TEST(compact, gradients_of_expanded_latents_are_the_papers_derivatives) {
       return std::inner_product(o.begin(), o.end(), dout.value.begin(), 0.0);
     };
     const auto expect = [&](const char* name, oracle::Dense& x, const oracle::Dense& gradient) {
-      SCOPED_TRACE(name);
-      ASSERT_EQ(x.value.size(), gradient.value.size());
-      for (size_t i = 7; i < x.value.size(); i += x.value.size() / 5) {
-        const double at = x.value[i], step = 1e-4;
-        x.value[i] = at + step;
-        const double above = loss();
-        x.value[i] = at - step;
-        const double below = loss();
-        x.value[i] = at;
-        EXPECT_NEAR(gradient.value[i], (above - below) / (2 * step), 2e-5) << "element " << i;
-      }
+      properties::expect_derivative(name, x, gradient.value, loss, 2e-5, 5);
     };
     expect("q_nope", given.q_nope, got.q), expect("w_uk", given.w_uk, got.w_uk);
     expect("w_uv", given.w_uv, got.w_uv);

@@ -75,6 +75,7 @@ __global__ void __launch_bounds__(kConvThreads, 2)
       if (const int64_t row = a.run.out_row(piece); row >= 0)
         store_state<T>(a, call.out, row, c, before);
     });
+    // Left to write: snapshots with the state, or that of a sequence without tokens.
     if (!call.fused || (!a.snapshot && a.run[piece].count)) continue;
 #pragma unroll 1
     for (int v = 0; v < N; ++v) all_states(a, piece, c + v);
