@@ -47,6 +47,10 @@ struct RecurCall {
 
 RecurCall recur_call(const Recur& a);
 
+constexpr int kStepTokens = 16;  // of a sequence, at most
+// Whether recur_steps.cuh serves a call, where its shared memory fits.
+bool serves_steps(const RecurCall& call);
+
 // A block's share of the gradients.
 struct RecurBackwardCall {
   RecurCall call;
@@ -356,15 +360,21 @@ struct LaneOf {
   int64_t head;
   int64_t first;  // and in all
 
-  __device__ LaneOf(const RecurCall& call, int64_t head, int64_t slice)
+  __device__ LaneOf(const RecurCall& call, int64_t head, int64_t slice,
+                    uint32_t thread = threadIdx.x)
       : a(call.a),
         call(call),
         lanes(Lanes ? Lanes : call.lanes),
-        ld(threadIdx.x % lanes),
-        le(threadIdx.x % 32 / lanes),
-        local((static_cast<int>(threadIdx.x) / 32 * (32 / lanes) + le) * CW),
+        ld(thread % lanes),
+        le(thread % 32 / lanes),
+        local((static_cast<int>(thread) / 32 * (32 / lanes) + le) * CW),
         head(head),
-        first(slice * columns_of(call) + local) {}
+        first(slice * columns() + local) {}
+
+  // Of the block.
+  __device__ __forceinline__ int columns() const {
+    return Lanes ? 32 / (Lanes ? Lanes : 1) * CW * call.warps : columns_of(call);
+  }
 
   __device__ __forceinline__ int row(int r) const { return r / 4 * 4 * lanes + 4 * ld + r % 4; }
   __device__ __forceinline__ bool has(int r) const { return Lanes || row(r) < a.d; }

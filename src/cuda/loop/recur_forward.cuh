@@ -8,6 +8,7 @@
 #include "core/locate.h"
 #include "cuda/launch.h"
 #include "cuda/loop/recur.cuh"
+#include "cuda/loop/recur_steps.cuh"
 
 namespace fovea::cuda {
 
@@ -142,7 +143,7 @@ __global__ void __launch_bounds__(256, 2)
       .run();
 }
 
-// Of whole lanes, all tokens in one stage: decode and drafts.
+// Of whole lanes, all tokens in one stage: decode and drafts that recur_steps.cuh does not serve.
 template <Recurrence Form, int Lanes>
 __global__ void __launch_bounds__(256, 2) recur_whole_simt(const __grid_constant__ RecurCall call) {
   extern __shared__ __align__(16) float s_stage[];
@@ -171,6 +172,7 @@ void recur_forward(Context& ctx, const char* op, const RecurCall& call, int64_t 
   const auto whole = [&]<int Lanes> {
     launch<recur_whole_simt<Form, Lanes>>(ctx, op, work, 32 * call.warps, stage_bytes(call), call);
   };
+  if (recur_steps<Form>(ctx, op, call)) return;
   if (work <= INT_MAX && serves_whole(call)) {
     if (call.lanes == 4) return whole.template operator()<4>();
     if (call.lanes == 8) return whole.template operator()<8>();

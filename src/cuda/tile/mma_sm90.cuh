@@ -164,6 +164,20 @@ __device__ inline void tma_store(void* to, uint32_t from, uint32_t bytes) {
                "r"(bytes)
                : "memory");
 }
+// To L2: the same bytes, and a box as tma_load_box loads it.
+__device__ inline void tma_prefetch(const void* from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+__device__ inline void tma_prefetch_box(const CUtensorMap& map, int column, int row, int head,
+                                        int batch) {
+  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];" ::"l"(&map),
+               "r"(column), "r"(row), "r"(head), "r"(batch)
+               : "memory");
+}
+// The line of an address.
+__device__ inline void prefetch_line(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory");
+}
 // to[i] += from[i] in f32.
 __device__ inline void tma_reduce_add(float* to, uint32_t from, uint32_t bytes) {
   asm volatile(
