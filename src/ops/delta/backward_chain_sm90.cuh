@@ -129,12 +129,12 @@ struct DeltaReverseShared90 : sm90::SharedLayout {
   int w = tiles(Shape::TileH::bytes);
   int dv = tiles(Shape::TileV::bytes);
   int x = tiles(kChainTokens * kChainColumns * 4);
-  int key_pipe = this->template pipeline<Shape::Stages>();
-  int q_pipe = this->template pipeline<Shape::QStages>();
-  int scaled_pipe = this->template pipeline<Shape::QStages>();
-  int x_pipe = this->template pipeline<1>();
-  int w_pipe = this->template pipeline<1>();
-  int dv_pipe = this->template pipeline<1>();
+  int key_pipe = this->pipeline(Shape::Stages);
+  int q_pipe = this->pipeline(Shape::QStages);
+  int scaled_pipe = this->pipeline(Shape::QStages);
+  int x_pipe = this->pipeline(1);
+  int w_pipe = this->pipeline(1);
+  int dv_pipe = this->pipeline(1);
   int tail = barriers();
 };
 

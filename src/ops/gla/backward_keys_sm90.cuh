@@ -65,7 +65,7 @@ template <class Shape>
 struct GlaStatesShared90 : sm90::SharedLayout {
   int keys = tiles(Shape::key_stage, Shape::Stages);
   int h = tiles(Shape::TileH::bytes, 2);
-  int key_pipe = this->template pipeline<Shape::Stages>();
+  int key_pipe = this->pipeline(Shape::Stages);
   int tail = barriers();
 };
 
