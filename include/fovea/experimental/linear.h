@@ -281,9 +281,9 @@ FOVEA_API fovea_status fovea_x_gla_forward(fovea_context* ctx,
  *  Sums have a fixed order: the same bits every run.
  *
  *  Limits: d is at most 512.  Every valid call has a kernel on the host and one on CUDA.  Hopper's
- *  tensor cores take sequences from 64 tokens with d of 64 or 128, without maps of q and k, full and
- *  normalise.  f16 and bf16 run there with a head gate or none, and e a multiple of 64.  bf16 runs
- *  with gate_key, e of 64 or 128, bonus and read_before too. */
+ *  tensor cores take sequences from 64 tokens with d of 64 or 128, without maps of q and k, full
+ *  and normalise.  f16 and bf16 run there with a head gate or none, and e a multiple of 64.  bf16
+ *  runs with gate_key, e of 64 or 128, bonus and read_before too. */
 typedef struct fovea_x_gla_backward_params {
   size_t struct_size;       /**< sizeof(fovea_x_gla_backward_params) */
   fovea_tensor q;           /**< [in] (b, s, h, d) f32 f16 bf16 */

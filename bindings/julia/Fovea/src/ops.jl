@@ -6052,9 +6052,9 @@ output and take dout as 0.  Gradients of states have a row for each sequence of 
 Sums have a fixed order: the same bits every run.
 
 Limits: d is at most 512.  Every valid call has a kernel on the host and one on CUDA.  Hopper's
-tensor cores take sequences from 64 tokens with d of 64 or 128, without maps of q and k, full and
-normalise.  f16 and bf16 run there with a head gate or none, and e a multiple of 64.  bf16 runs
-with `gate_key`, e of 64 or 128, bonus and `read_before` too.
+tensor cores take sequences from 64 tokens with d of 64 or 128, without maps of q and k, full
+and normalise.  f16 and bf16 run there with a head gate or none, and e a multiple of 64.  bf16
+runs with `gate_key`, e of 64 or 128, bonus and `read_before` too.
 
 Sizes are Julia's, fastest first.
 - `q`: (d, h, s, b) f32 f16 bf16

@@ -2745,9 +2745,9 @@ c_struct! {
     /// Sums have a fixed order: the same bits every run.
     ///
     /// Limits: d is at most 512.  Every valid call has a kernel on the host and one on CUDA.  Hopper's
-    /// tensor cores take sequences from 64 tokens with d of 64 or 128, without maps of q and k, full and
-    /// normalise.  f16 and bf16 run there with a head gate or none, and e a multiple of 64.  bf16 runs
-    /// with gate_key, e of 64 or 128, bonus and read_before too.
+    /// tensor cores take sequences from 64 tokens with d of 64 or 128, without maps of q and k, full
+    /// and normalise.  f16 and bf16 run there with a head gate or none, and e a multiple of 64.  bf16
+    /// runs with gate_key, e of 64 or 128, bonus and read_before too.
     /// ```
     fovea_x_gla_backward_params: 3424 bytes;
     struct_size: usize = 0, "sizeof(fovea_x_gla_backward_params)";
