@@ -77,8 +77,8 @@ class ColumnSums {
   int buffer_ = 0;
 };
 
-// What is inlined is called at one place: a second copy of outputs() or adjoint() would be a
-// quarter of the kernel, and of the time that it takes to compile.
+// Each inlined part is called at one place: a second copy of outputs() or adjoint() is a quarter of
+// the kernel, and of the time that it takes to compile.
 template <Recurrence Form>
 class BackwardWalk {
   static constexpr bool kCorrected = Form == Recurrence::corrected;
@@ -161,7 +161,7 @@ class BackwardWalk {
       h[r][0] = x.x, h[r][1] = x.y, h[r][2] = x.z, h[r][3] = x.w;
     }
   }
-  // From and to a tensor by way of slot 0: loops over registers would stand there 16 times.
+  // Tensors are read and written by way of slot 0, in loops: code over registers is unrolled.
   __device__ __forceinline__ void load(const Floats<4>& x, int64_t row, float (&h)[R][CW]) const {
     const bool there = x && row >= 0;
     const int64_t base = x.offset(there ? row : 0, lane_.head, 0, lane_.first);
