@@ -371,7 +371,7 @@ static __device__ __noinline__ void store_element(const Floats<4>& x, int64_t of
 }
 
 // The thread's number, made anew: what follows from it is not kept in registers around loops.
-__device__ __forceinline__ uint32_t fresh_thread() {
+__device__ __forceinline__ uint32_t step_thread() {
   uint32_t thread = threadIdx.x;
   asm volatile("" : "+r"(thread));
   return thread;

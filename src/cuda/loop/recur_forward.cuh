@@ -76,7 +76,7 @@ class ForwardWalk {
   }
   // The state: snapshot `kept`, and what is left at the end.
   __device__ __forceinline__ void store(bool snapshot, Count kept, bool last) const {
-    const LaneOf<Lanes> lane(call_, lane_.head, slice_, fresh_thread());
+    const LaneOf<Lanes> lane(call_, lane_.head, slice_, step_thread());
 #pragma unroll 1
     for (int which = 0; which < 2; ++which) {
       const bool of_end = which;

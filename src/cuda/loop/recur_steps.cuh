@@ -108,7 +108,7 @@ struct StepMaker {
 
   __device__ __forceinline__ StepMaker(const RecurCall& call, const StepItem& item)
       : call(call), a(call.a), item(item) {
-    const auto thread = static_cast<int>(fresh_thread());
+    const auto thread = static_cast<int>(step_thread());
     lane = thread % 32, warp = thread / 32;
   }
 
@@ -290,11 +290,11 @@ class StepWalk {
   using Rows = StepRows<Form, Keys, D>;
 
   __device__ __forceinline__ StepWalk(const RecurCall& call, const StepItem& item)
-      : a_(call.a), call_(call), lane_(call, item.head, item.slice, fresh_thread()), item_(item) {}
+      : a_(call.a), call_(call), lane_(call, item.head, item.slice, step_thread()), item_(item) {}
 
   // Asks for the lane's pieces of the state.
   __device__ __forceinline__ void request(const float* shared) const {
-    const uint32_t pieces = shared_address(shared) + 16 * fresh_thread();
+    const uint32_t pieces = shared_address(shared) + 16 * step_thread();
     const Floats<4>& x = a_.state_in;
     const bool there = item_.state >= 0;
     const int64_t by_row = x.view.stride[2];
@@ -308,7 +308,7 @@ class StepWalk {
         copy_async(pieces + (m + i) * blockDim.x * 16, from + (m * Lanes + i) * by_row, there);
   }
   __device__ __forceinline__ void take(const float* shared, float (&h)[R][CW]) const {
-    const float4* pieces = reinterpret_cast<const float4*>(shared) + fresh_thread();
+    const float4* pieces = reinterpret_cast<const float4*>(shared) + step_thread();
 #pragma unroll
     for (int n = 0; n < R; ++n) {
       const float4 x = pieces[n * blockDim.x];
