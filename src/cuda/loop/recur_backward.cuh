@@ -375,7 +375,8 @@ class BackwardWalk {
 #pragma unroll
       for (int j = 0; j < CW; ++j) {
         const float decay = by_column() ? value * token_.column[j] : value;
-        const float x = decay == 0 ? 0.f : h_[r][j] * w_[r][j];
+        // Rounded: not fused with one of the two sums.
+        const float x = decay == 0 ? 0.f : __fmul_rn(h_[r][j], w_[r][j]);
         of_row[r] += x, of_column[j] += x;
       }
     });
