@@ -96,13 +96,6 @@ struct StepItem {
   }
 };
 
-// The thread's number, made anew: what follows from it is not held across items.
-__device__ __forceinline__ uint32_t step_thread() {
-  uint32_t thread = threadIdx.x;
-  asm volatile("" : "+r"(thread));
-  return thread;
-}
-
 // Makes rows: a warp has a token, or a part of it where warps outnumber tokens.
 template <Recurrence Form, bool Keys, int D>
 struct StepMaker {
