@@ -147,15 +147,16 @@ class DeltaKeyGradient90 {
   }
   __device__ float& sum(int which, int t) const { return sums(which, t)[channel_ ^ t % 4 * 8]; }
   __device__ float& decay(int t) const { return floats(kShared.decays)[t * 64 + channel_]; }
-  // The thread's channel of a row of Q (0) or K (1): 0 past the last token.
+  // Where a row's channel lies in a panel.
   __device__ static int at(int t, int channel) {
     return static_cast<int>(Panel::at(t, channel / 8)) + channel % 8 * 2;
   }
   __device__ static float wide(const unsigned char* from) {
     return float_of(uint32_t{*reinterpret_cast<const uint16_t*>(from)} << 16);
   }
+  // The thread's channel of a row of Q (0) or K (1), once clear_rows() has run.
   __device__ float one(int which, int t) const {
-    return t < left_ ? wide(base_ + kShared.rows + which * Panel::bytes + at(t, channel_)) : 0.f;
+    return wide(base_ + kShared.rows + which * Panel::bytes + at(t, channel_));
   }
   __device__ void put(int to, int t, float x) const {
     *reinterpret_cast<uint16_t*>(base_ + kShared.panels + to + at(t, channel_)) =
@@ -234,40 +235,41 @@ class DeltaKeyGradient90 {
     const Log2Gate gate(a_, head_);
     float raw[kRows];
     load_gates(raw);
-    if (gate.kind == Log2Map::log) decays_of<Log2Map::log>(gate, raw);
-    if (gate.kind == Log2Map::power) decays_of<Log2Map::power>(gate, raw);
-    if (gate.kind == Log2Map::bounded) decays_of<Log2Map::bounded>(gate, raw);
-    if (gate.kind == Log2Map::softplus) decays_of<Log2Map::softplus>(gate, raw);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) decay(kRows * block_ + i) = raw[i];
+    if (gate.kind == Log2Map::log) decays_of<Log2Map::log>(gate);
+    if (gate.kind == Log2Map::power) decays_of<Log2Map::power>(gate);
+    if (gate.kind == Log2Map::bounded) decays_of<Log2Map::bounded>(gate);
+    if (gate.kind == Log2Map::softplus) decays_of<Log2Map::softplus>(gate);
   }
   // The raw gates with their bias, all loads at once.
   __device__ __forceinline__ void load_gates(float (&x)[kRows]) const {
     const float bias = a_.bias ? *a_.bias.at(head_, channel()) : 0.f;
     const int64_t step = a_.gate_key.view.stride[1];
     const int first = kRows * block_;
-    int64_t at = a_.gate_key.offset(batch_, token_ + first, head_, channel());
+    const int64_t at = a_.gate_key.offset(batch_, token_ + first, head_, channel());
     if (a_.gate_key.dtype == FOVEA_F32) {
+      const float* from = a_.gate_key.view.template as<const float>() + at;
 #pragma unroll
-      for (int i = 0; i < kRows; ++i, at += step)
-        x[i] = first + i < left_ ? a_.gate_key.view.template as<const float>()[at] : 0.f;
+      for (int i = 0; i < kRows; ++i, from += step) x[i] = first + i < left_ ? *from : 0.f;
     } else {
+      const uint16_t* from = a_.gate_key.view.template as<const uint16_t>() + at;
 #pragma unroll
-      for (int i = 0; i < kRows; ++i, at += step)
-        x[i] = first + i < left_
-                   ? float_of(uint32_t{a_.gate_key.view.template as<const uint16_t>()[at]} << 16)
-                   : 0.f;
+      for (int i = 0; i < kRows; ++i, from += step)
+        x[i] = float_of(first + i < left_ ? uint32_t{*from} << 16 : 0u);
     }
 #pragma unroll
     for (int i = 0; i < kRows; ++i) x[i] += bias;
   }
   template <Log2Map Kind>
-  __device__ __forceinline__ void decays_of(const Log2Gate& gate, const float (&raw)[kRows]) const {
-#pragma unroll
+  __device__ __forceinline__ void decays_of(const Log2Gate& gate) const {
+    const bool heads = static_cast<bool>(a_.gate_head);
+#pragma unroll 4
     for (int i = 0; i < kRows; ++i) {
       const int t = kRows * block_ + i;
-      float more = 0;
-      if (t < left_ && a_.gate_head)
-        more = gate.template of<Kind>(a_.gate_head(batch_, token_ + t, head_));
-      const float log = gate.template of<Kind>(raw[i]) + more;
+      float log = gate.template of<Kind>(decay(t));
+      if (heads && t < left_)
+        log += gate.template of<Kind>(a_.gate_head(batch_, token_ + t, head_));
       decay(t) = t < left_ ? exp2_fast(log < kGateLeast ? kGateLeast : log) : 1.f;
     }
   }
@@ -387,9 +389,19 @@ class DeltaKeyGradient90 {
 #pragma unroll
     for (int k = 0; k < 4; ++k) sm90::store_matrices(Panel::pair(to, k), p[0][k]);
   }
+  // The thread's rows past the last token are 0, not those of another sequence.
+  __device__ void clear_rows() const {
+#pragma unroll 1
+    for (int t = max(left_, kRows * block_); t < kRows * block_ + kRows; ++t)
+#pragma unroll
+      for (int which = 0; which < 2; ++which)
+        *reinterpret_cast<uint16_t*>(base_ + kShared.rows + which * Panel::bytes +
+                                     at(t, channel_)) = 0;
+  }
   // The thread's channel of q up, k up and k down.
   __device__ __forceinline__ void scale_rows() const {
     sm90::barrier_wait(full(4), 0);
+    clear_rows();
     float by = 1;
 #pragma unroll 4
     for (int i = 0; i < kRows; ++i) {
@@ -583,33 +595,49 @@ class DeltaKeyGradient90 {
       if (first + i < left_) after += sum(1, first + i);
       carry[i] += after;
     }
-    give_gates(carry, raw);
-  }
-  // dlog of the thread's tokens.
-  __device__ __forceinline__ void give_gates(float (&x)[kRows], const float (&raw)[kRows]) const {
-    const int first = kRows * block_, last = left_ - first;
     if (w_.b.terms.dg) {
-      const int64_t step = a_.heads * D;
-      float* to = w_.b.terms.dg +
-                  ((int64_t{batch_} * a_.s + token_ + first) * a_.heads + head_) * D + channel();
-#pragma unroll
-      for (int i = 0; i < kRows; ++i, to += step)
-        if (i < last) *to = x[i];
+      const int64_t row = (int64_t{batch_} * a_.s + token_ + first) * a_.heads + head_;
+      give_gates(carry, w_.b.terms.dg + row * D + channel(), a_.heads * D);
     }
     if (!w_.dgate_key) return;
-    const float rate = a_.rate_of(head_);
+    times_slopes(carry, raw);
+    const int64_t at = w_.dgate_key.offset(batch_, token_ + first, head_, channel());
     const int64_t step = w_.dgate_key.view.stride[1];
-    int64_t to = w_.dgate_key.offset(batch_, token_ + first, head_, channel());
-    const bool wide = w_.dgate_key.dtype == FOVEA_F32;
+    if (w_.dgate_key.dtype == FOVEA_F32)
+      give_gates(carry, w_.dgate_key.view.template as<float>() + at, step);
+    else
+      give_gates(carry, w_.dgate_key.view.template as<uint16_t>() + at, step);
+  }
+  __device__ void times_slopes(float (&x)[kRows], const float (&raw)[kRows]) const {
+    if (a_.gate.map == FOVEA_X_GATE_MAP_LOG && !(a_.gate.bound > 0)) {
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) x[i] = raw[i] == -INFINITY ? 0 : x[i];
+      return;
+    }
+    const float rate = a_.rate_of(head_);
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      const int t = kRows * block_ + i;
+      decay(t) = raw[i], sum(3, t) = x[i];
+    }
+#pragma unroll 1
+    for (int t = kRows * block_; t < kRows * block_ + kRows; ++t) {
+      const float slope = a_.gate(decay(t), rate).slope, of = sum(3, t);
+      sum(3, t) = of == 0 || slope == 0 ? 0 : of * slope;
+    }
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) x[i] = sum(3, kRows * block_ + i);
+  }
+  template <class T>
+  __device__ __forceinline__ void give_gates(const float (&x)[kRows], T* to, int64_t step) const {
+    const int last = left_ - kRows * block_;
 #pragma unroll
     for (int i = 0; i < kRows; ++i, to += step) {
-      const float slope = a_.gate(raw[i], rate).slope,
-                  y = x[i] == 0 || slope == 0 ? 0 : x[i] * slope;
       if (i >= last) continue;
-      if (wide)
-        w_.dgate_key.view.template as<float>()[to] = y;
+      if constexpr (sizeof(T) == 4)
+        *to = x[i];
       else
-        w_.dgate_key.view.template as<uint16_t>()[to] = static_cast<uint16_t>(pack<Dtype>(y, y));
+        *to = static_cast<uint16_t>(pack<Dtype>(x[i], x[i]));
     }
   }
 
