@@ -64,7 +64,8 @@ struct TpaGradients {
   Out da_k, db_k, da_v, db_v, dq, da_q, db_q;
 };
 
-// Factors' gradients of rows' gradients dy, whose rows have sums of `terms`.
+// Factors' gradients of rows' gradients dy, whose rows have sums of `terms`.  Rows without terms
+// are 0 in every mode, and no sample of an error.
 struct FactorGradients {
   const Dense &a, &b;
   double scale;
@@ -81,12 +82,12 @@ struct FactorGradients {
             const double *row = dy.row(n, t, i), by = a(n, t, r, i);
             const double size = terms[dy.at_index(n, t, i) / width];
             put(da, a.at_index(n, t, r, i), scale * dot<double>(row, b.row(n, t, r), width));
-            if (!da.value.empty()) da.terms(scale * size * norm(b.row(n, t, r), width));
+            if (!da.value.empty() && size > 0) da.terms(scale * size * norm(b.row(n, t, r), width));
             for (int64_t c = 0; c < width; ++c) sum[c] += by * row[c];
             squares += by * by * size * size;
           }
           for (int64_t c = 0; c < width; ++c) put(db, b.at_index(n, t, r, c), scale * sum[c]);
-          if (!db.value.empty()) db.terms(scale * std::sqrt(squares));
+          if (!db.value.empty() && squares > 0) db.terms(scale * std::sqrt(squares));
         }
   }
   void put(Out& to, int64_t at, double x) const {
