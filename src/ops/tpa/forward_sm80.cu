@@ -511,8 +511,8 @@ Text offer(const Context& ctx, const Tpa& x, Plan& plan) {
   if (items * f.splits > INT_MAX) return "more than 2^31 blocks of work";
   PartialSlots partials;
   if (f.splits > 1) partials = PartialSlots(plan.workspace, a, f.splits);
-  plan.kernel += Text(".") + dtype_name(a.dtype) + ".w" + Text::number(found->width) + ".h" +
-                 Text::number(heads) + (f.splits > 1 ? ".split" : ".whole");
+  plan.kernel += Text(".") + dtype_name(a.dtype) + ".d" + Text::number(found->width) + "." +
+                 Text::number(found->warps) + "x16" + (f.splits > 1 ? ".split" : "");
   plan.launch = [f, found, partials, items](Context& ctx, void* base) mutable {
     if (!items || !f.a.h) return;
     if (f.splits > 1) f.out = partials.at(base, f.a, f.splits);
