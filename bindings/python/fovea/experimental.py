@@ -6166,9 +6166,10 @@ def tpa_forward(ctx_or_a_k=None, /, a_k=None, b_k=None, a_v=None, b_v=None, *, c
     Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and on CUDA.  With 16
     rows or fewer of a sequence a CUDA kernel reads the factors as they are:
       sm_80 and later  f16 or bf16; d and e multiples of 8 up to 128, h at most 128, ranks of keys
-                       and values at most 16; rows of b_k and b_v contiguous and 16-byte aligned
-    Otherwise heads of q, k and v are formed in the workspace, as many at once as it holds, for
-    attention_forward.  The workspace is at most 1 GiB where one head fits in that.
+                       and values at most 16, as far as two tiles of 16 keys fit shared memory; rows
+                       of b_k and b_v contiguous and 16-byte aligned
+    Otherwise heads of q, k and v are formed in the workspace for attention_forward, up to 32 at
+    once.  They take at most 1 GiB where one head fits in that.
 
     Example
       o = fovea.experimental.tpa_forward(a_k, b_k, a_v, b_v)
@@ -6297,8 +6298,9 @@ def tpa_backward(ctx_or_a_k=None, /, a_k=None, b_k=None, a_v=None, b_v=None, o=N
     and so for q and v.  A head's dq, dk and dv are rounded to the dtype of the factors.  Sums over
     heads are f32 in a fixed order: the same bits every run unless `nondeterministic`.
 
-    Limits: as in the forward, no paged keys.  Heads are formed in the workspace, as many at once as
-    it holds: at most 1 GiB where one head fits in that, and f32 sums of db beside it.
+    Limits: as in the forward, no paged keys.  Heads and their gradients are in the workspace, up to
+    32 at once and at most 1 GiB where one head fits in that.  With more heads f32 sums of db lie
+    beside them.
 
     Example
       da_k, db_k, da_v, db_v = fovea.experimental.tpa_backward(a_k, b_k, a_v, b_v, o, lse, dout)

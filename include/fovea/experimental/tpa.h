@@ -11,9 +11,9 @@
  *  without a key are as in attention.h.
  *
  *  The cache is the four factors: (rank_k + rank_v) (h + width) numbers a token.  Each is a cache
- *  with a rank in place of a key head: cache_append writes a_k and a_v as one cache of width h, b_k
- *  and b_v as another.  A rotation turns rows of b_q and b_k, and commutes with the sums: cached
- *  b_k is turned already.  q in place of a_q and b_q is one that has its heads.
+ *  with a rank in place of a key head.  cache_append writes a_k and a_v as one cache of width h,
+ *  and b_k and b_v as another.  A rotation turns rows of b_q and b_k, and commutes with the sums:
+ *  cached b_k is turned already.  Queries that have their heads are q, in place of a_q and b_q.
  *
  *  On CUDA q, k and v are rounded to the dtype of the factors where a kernel has them in memory.
  *  On the host they are f32.  Nothing past key_len, in unused pages or in padding counts, NaN
@@ -40,9 +40,10 @@ extern "C" {
  *  Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and on CUDA.  With 16
  *  rows or fewer of a sequence a CUDA kernel reads the factors as they are:
  *    sm_80 and later  f16 or bf16; d and e multiples of 8 up to 128, h at most 128, ranks of keys
- *                     and values at most 16; rows of b_k and b_v contiguous and 16-byte aligned
- *  Otherwise heads of q, k and v are formed in the workspace, as many at once as it holds, for
- *  attention_forward.  The workspace is at most 1 GiB where one head fits in that. */
+ *                     and values at most 16, as far as two tiles of 16 keys fit shared memory; rows
+ *                     of b_k and b_v contiguous and 16-byte aligned
+ *  Otherwise heads of q, k and v are formed in the workspace for attention_forward, up to 32 at
+ *  once.  They take at most 1 GiB where one head fits in that. */
 typedef struct fovea_x_tpa_forward_params {
   size_t struct_size;       /**< sizeof(fovea_x_tpa_forward_params) */
   fovea_tensor a_k;         /**< [in] (rows, t, rank_k, h) or paged (pool, page, rank_k, h) f32 f16
@@ -92,8 +93,9 @@ FOVEA_API fovea_status fovea_x_tpa_forward(
  *  and so for q and v.  A head's dq, dk and dv are rounded to the dtype of the factors.  Sums over
  *  heads are f32 in a fixed order: the same bits every run unless `nondeterministic`.
  *
- *  Limits: as in the forward, no paged keys.  Heads are formed in the workspace, as many at once as
- *  it holds: at most 1 GiB where one head fits in that, and f32 sums of db beside it. */
+ *  Limits: as in the forward, no paged keys.  Heads and their gradients are in the workspace, up to
+ *  32 at once and at most 1 GiB where one head fits in that.  With more heads f32 sums of db lie
+ *  beside them. */
 typedef struct fovea_x_tpa_backward_params {
   size_t struct_size;       /**< sizeof(fovea_x_tpa_backward_params) */
   fovea_tensor a_k;         /**< [in] (key_b, t, rank_k, h) f32 f16 bf16 */

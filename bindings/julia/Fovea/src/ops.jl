@@ -6723,10 +6723,11 @@ Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and on 
 rows or fewer of a sequence a CUDA kernel reads the factors as they are:
 
       sm_80 and later  f16 or bf16; d and e multiples of 8 up to 128, h at most 128, ranks of keys
-                       and values at most 16; rows of b_k and b_v contiguous and 16-byte aligned
+                       and values at most 16, as far as two tiles of 16 keys fit shared memory; rows
+                       of b_k and b_v contiguous and 16-byte aligned
 
-Otherwise heads of q, k and v are formed in the workspace, as many at once as it holds, for
-`attention_forward`.  The workspace is at most 1 GiB where one head fits in that.
+Otherwise heads of q, k and v are formed in the workspace for `attention_forward`, up to 32 at
+once.  They take at most 1 GiB where one head fits in that.
 
 Sizes are Julia's, fastest first.
 - `a_k`: (h, `rank_k`, t, rows) or paged (h, `rank_k`, page, pool) f32 f16 bf16
@@ -6836,8 +6837,9 @@ and keys past their lengths get 0.  With `dq_i`, `dk_i`, `dv_i` of `attention_ba
 and so for q and v.  A head's dq, dk and dv are rounded to the dtype of the factors.  Sums over
 heads are f32 in a fixed order: the same bits every run unless `nondeterministic`.
 
-Limits: as in the forward, no paged keys.  Heads are formed in the workspace, as many at once as
-it holds: at most 1 GiB where one head fits in that, and f32 sums of db beside it.
+Limits: as in the forward, no paged keys.  Heads and their gradients are in the workspace, up to
+32 at once and at most 1 GiB where one head fits in that.  With more heads f32 sums of db lie
+beside them.
 
 Sizes are Julia's, fastest first.
 - `a_k`: (h, `rank_k`, t, `key_b`) f32 f16 bf16
