@@ -48,9 +48,12 @@ typedef struct fovea_x_tpa_forward_params {
   size_t struct_size;       /**< sizeof(fovea_x_tpa_forward_params) */
   fovea_tensor a_k;         /**< [in] (rows, t, rank_k, h) or paged (pool, page, rank_k, h) f32 f16
                                  bf16 */
-  fovea_tensor b_k;         /**< [in] (rows, t, rank_k, d) or paged (pool, page, rank_k, d) as a_k */
-  fovea_tensor a_v;         /**< [in] (rows, t, rank_v, h) or paged (pool, page, rank_v, h) as a_k */
-  fovea_tensor b_v;         /**< [in] (rows, t, rank_v, e) or paged (pool, page, rank_v, e) as a_k */
+  fovea_tensor b_k;         /**< [in] (rows, t, rank_k, d) or paged (pool, page, rank_k, d) as
+                                 a_k */
+  fovea_tensor a_v;         /**< [in] (rows, t, rank_v, h) or paged (pool, page, rank_v, h) as
+                                 a_k */
+  fovea_tensor b_v;         /**< [in] (rows, t, rank_v, e) or paged (pool, page, rank_v, e) as
+                                 a_k */
   fovea_tensor q;           /**< [in, optional] (b, s, h, d) as a_k: queries of all heads; not with
                                  a_q */
   fovea_tensor a_q;         /**< [in, optional] (b, s, rank_q, h) as a_k: wanted where q is not
