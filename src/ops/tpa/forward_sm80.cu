@@ -4,13 +4,13 @@
 //   b_v[j,a] / l_i
 // A block owns a row of a sequence, all its heads, and a split of the keys.  Heads are the 16 rows
 // of a warp's products, keys their columns: M warps have different heads, `parts` of them the same
-// ones and other keys.  q is formed once, in registers.  S of a rank, weighed by a_k, sums over the
-// ranks to x; p a_v of a rank, rounded, is the operand of its o.
-// Shared memory: `stages` tiles of `keys` keys.  A tile holds b_k and b_v [rank][key][Width + 8],
-// a_k and a_v [rank][key][heads + 8], then a byte for each key that is there.  The pad of 16 bytes
-// spreads rows over the banks.  At the end the parts' sums take the place of the tiles.
-// Barriers: one __syncthreads() a tile.  Before it each thread's copies of the tile have landed,
-// and all warps are done with the tile whose place the next copies take.
+// ones and other keys.  q is formed once, and stays in registers.  S of a rank, weighed by a_k,
+// sums over the ranks to x; p a_v of a rank, rounded, is the operand of its o. Shared memory:
+// `stages` tiles of `keys` keys.  A tile holds b_k and b_v [rank][key][Width + 8], a_k and a_v
+// [rank][key][heads + 8], then a byte for each key that is there.  The pad of 16 bytes spreads rows
+// over the banks.  Before the last tile's place is used it holds q.  At the end the parts' sums
+// take the place of the tiles. Barriers: one __syncthreads() a tile.  Before it each thread's
+// copies of the tile have landed, and all warps are done with what was where the next copies go.
 #include <algorithm>
 
 #include "core/pieces.h"
@@ -57,7 +57,7 @@ struct FewRows {
   int rank_q, rank_k, rank_v;
   float scale_q, scale_v, factor;  // a key's weight is 2^(factor x)
   Tile tile;
-  int pieces;  // 1: rows of a_k and a_v are whole pieces of 16 bytes
+  int pieces, q_pieces;  // 1: rows of a_k and a_v, or of b_q or q, are whole pieces of 16 bytes
   int parts, rows, splits;
   Partials out;
 };
@@ -77,7 +77,7 @@ struct SeenList {
 };
 
 // Copies of key tiles, by all threads of a block: eight a key.
-template <int Threads>
+template <int Width, int Threads>
 class KeyCopies {
  public:
   __device__ KeyCopies(const FewRows& f, const Sequence& q, const SeenList& seen, int end,
@@ -119,19 +119,23 @@ class KeyCopies {
       const bool there = block_[p] >= 0 && (!page || block_[p] < f_.a.sequences.pool);
       const KeyPlace at{there ? block_[p] : 0, there ? token_[p] : 0};
       if (lane_ == 0) tile[f_.tile.there + slot] = there;
-      const auto rows = [&](const View<4>& x, int to, int pitch, int ranks, int64_t width) {
-        for (int r = 0; r < ranks; ++r) {
-          const uint16_t* from = x.as<uint16_t>() + at.offset(r, x.stride);
-          const uint32_t row = shared_address(tile + to + (r * f_.tile.keys + slot) * pitch);
-          for (int c = lane_ * 8; c < width; c += kKeyLanes * 8)
-            copy_async(row + c * 2, from + c, there);
-        }
+      // Most: columns of a row.
+      const auto rows = [&]<int Most>(const View<4>& x, int to, int pitch, int ranks, int width) {
+        const uint16_t* from = x.as<uint16_t>() + at.offset(0, x.stride) + lane_ * 8;
+        uint32_t row = shared_address(tile + to + slot * pitch) + lane_ * 16;
+        for (int r = 0; r < ranks; ++r, from += x.stride[2], row += f_.tile.keys * pitch)
+#pragma unroll
+          for (int c = 0; c < Most; c += kKeyLanes * 8)
+            if (lane_ * 8 + c < width) copy_async(row + c * 2, from + c, there);
       };
-      rows(f_.b_k, f_.tile.b_k, f_.tile.b_row, f_.rank_k, f_.a.d);
-      rows(f_.b_v, f_.tile.b_v, f_.tile.b_row, f_.rank_v, f_.a.e);
+      const int d = static_cast<int>(f_.a.d), e = static_cast<int>(f_.a.e);
+      rows.template operator()<Width>(f_.b_k, f_.tile.b_k, f_.tile.b_row, f_.rank_k, d);
+      rows.template operator()<Width>(f_.b_v, f_.tile.b_v, f_.tile.b_row, f_.rank_v, e);
       if (f_.pieces) {
-        rows(f_.a_k, f_.tile.a_k, f_.tile.a_row, f_.rank_k, f_.a.h);
-        rows(f_.a_v, f_.tile.a_v, f_.tile.a_row, f_.rank_v, f_.a.h);
+        constexpr int heads = Threads / 2;
+        const int h = static_cast<int>(f_.a.h);
+        rows.template operator()<heads>(f_.a_k, f_.tile.a_k, f_.tile.a_row, f_.rank_k, h);
+        rows.template operator()<heads>(f_.a_v, f_.tile.a_v, f_.tile.a_row, f_.rank_v, h);
       } else {
         elements(f_.a_k, f_.tile.a_k, f_.rank_k, tile, slot, at, there);
         elements(f_.a_v, f_.tile.a_v, f_.rank_v, tile, slot, at, there);
@@ -163,6 +167,63 @@ class KeyCopies {
   uint32_t token_[kPassesMost];
 };
 
+// Eight elements of a row; `pieces`: as one.
+template <int Dtype>
+__device__ __forceinline__ void load_eight(const View<4>& x, int64_t row, int c, bool pieces,
+                                           float (&to)[8]) {
+  if (pieces) {
+    const uint4 all = *reinterpret_cast<const uint4*>(x.as<uint16_t>() + row + c);
+    const uint32_t words[] = {all.x, all.y, all.z, all.w};
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      const float2 pair = pair_of<Dtype>(words[n]);
+      to[2 * n] = pair.x, to[2 * n + 1] = pair.y;
+    }
+    return;
+  }
+#pragma unroll
+  for (int n = 0; n < 8; ++n) to[n] = load_float(x.data, Dtype, row + (c + n) * x.stride[3]);
+}
+
+// q of all heads, rounded, into shared memory: rows like those of b_k, 0 past h and d.
+template <int Dtype, int Width, int Threads>
+__device__ void form_q(const FewRows& f, const Sequence& q, int64_t row, unsigned char* shared) {
+  constexpr int kHeads = 4, kStep = Threads / (Width / 8);  // of a thread at once; of heads
+  const int c = threadIdx.x % (Width / 8) * 8;
+  for (int first = threadIdx.x / (Width / 8); first < f.tile.heads; first += kHeads * kStep) {
+    float sum[kHeads][8] = {};
+    const auto inside = [&](int k) { return first + k * kStep < f.a.h && c < f.a.d; };
+#pragma unroll 2
+    for (int r = 0; r < f.rank_q && !f.q; ++r) {
+      float b[8] = {};
+      if (c < f.a.d)
+        load_eight<Dtype>(f.b_q, row_offset(q, row, r, f.b_q.stride), c, f.q_pieces, b);
+      const int64_t a = row_offset(q, row, r, f.a_q.stride);
+#pragma unroll
+      for (int k = 0; k < kHeads; ++k) {
+        float by = 0;
+        if (inside(k))
+          by = load_float(f.a_q.data, Dtype, a + (first + k * kStep) * f.a_q.stride[3]);
+#pragma unroll
+        for (int n = 0; n < 8; ++n) sum[k][n] = fmaf(by, b[n], sum[k][n]);
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kHeads; ++k) {
+      const int head = first + k * kStep;
+      if (head >= f.tile.heads) break;
+      if (f.q && inside(k))
+        load_eight<Dtype>(f.q, row_offset(q, row, head, f.q.stride), c, f.q_pieces, sum[k]);
+      uint4 all;
+      uint32_t* words[] = {&all.x, &all.y, &all.z, &all.w};
+#pragma unroll
+      for (int n = 0; n < 4; ++n)
+        *words[n] = pack<Dtype>(f.scale_q * sum[k][2 * n], f.scale_q * sum[k][2 * n + 1]);
+      *reinterpret_cast<uint4*>(shared + head * f.tile.b_row + c * 2) = all;
+    }
+  }
+}
+
 // A warp's 16 heads over its keys.
 template <int Dtype, int Width>
 class HeadsWarp {
@@ -179,17 +240,13 @@ class HeadsWarp {
     a_lane_ = (lane % 8 + lane / 16 * 8) * f.tile.a_row + (first + lane / 8 % 2 * 8) * 2;
   }
 
-  __device__ void load_q(const Sequence& q, int64_t row) {
+  // `rows`: of q in shared memory.
+  __device__ void load_q(const unsigned char* rows) {
     const int lane = threadIdx.x % 32;
+    const uint32_t from =
+        shared_address(rows) + (first_ + outer_row(lane)) * f_.tile.b_row + outer_chunk(lane) * 16;
 #pragma unroll
-    for (int k = 0; k < Width / 16; ++k)
-#pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        const int head = first_ + lane / 4 + n % 2 * 8, c = k * 16 + lane % 4 * 2 + n / 2 * 8;
-        q_[k][n] = 0;
-        if (head < f_.a.h && c < f_.a.d)
-          q_[k][n] = pack<Dtype>(query(q, row, head, c), query(q, row, head, c + 1));
-      }
+    for (int k = 0; k < Width / 16; ++k) load_matrices(q_[k], from + k * 32);
   }
 
   // Keys from `first` on of the tile at `shared`.
@@ -197,6 +254,7 @@ class HeadsWarp {
     const uint32_t tile = shared_address(shared);
     const int t = threadIdx.x % 4 * 2;
     float x[1][2][4] = {};
+#pragma unroll 2
     for (int r = 0; r < f_.rank_k; ++r) {
       const int row = r * f_.tile.keys + first;
       float s[2][4] = {};
@@ -222,6 +280,7 @@ class HeadsWarp {
       if (!(there >> 8)) x[0][j][1] = x[0][j][3] = kNegativeInfinity;
     }
     state.step(x, o, f_.factor);
+#pragma unroll 2
     for (int r = 0; r < f_.rank_v; ++r) {
       const int row = r * f_.tile.keys + first;
       float by[2][4];
@@ -243,18 +302,6 @@ class HeadsWarp {
   }
 
  private:
-  __device__ float query(const Sequence& q, int64_t row, int head, int c) const {
-    if (f_.q)
-      return load_float(f_.q.data, Dtype,
-                        row_offset(q, row, head, f_.q.stride) + c * f_.q.stride[3]);
-    float sum = 0;
-    for (int r = 0; r < f_.rank_q; ++r) {
-      const int64_t a = row_offset(q, row, r, f_.a_q.stride) + head * f_.a_q.stride[3];
-      const int64_t b = row_offset(q, row, r, f_.b_q.stride) + c * f_.b_q.stride[3];
-      sum = fmaf(load_float(f_.a_q.data, Dtype, a), load_float(f_.b_q.data, Dtype, b), sum);
-    }
-    return f_.scale_q * sum;
-  }
   // Of the lane's keys and heads, as sums lie.
   __device__ void weights(uint32_t row, float (&to)[2][4]) const {
     uint32_t a[4];
@@ -369,7 +416,8 @@ __device__ void few_rows(const FewRows& f, const Sequence& q, int64_t row, int s
   const SplitRange range = split_range((seen.count + tile.keys - 1) / tile.keys, f.splits, split);
   const int count = static_cast<int>(range.end - range.begin), ahead = tile.stages - 1;
   const int begin = static_cast<int>(range.begin) * tile.keys;
-  KeyCopies<Warps * 32> copies(f, q, seen, min(begin + count * tile.keys, seen.count), shared);
+  KeyCopies<Width, Warps * 32> copies(f, q, seen, min(begin + count * tile.keys, seen.count),
+                                      shared);
   copies.look(begin);
   for (int it = 0; it < ahead; ++it) {
     if (it < count) copies.copy(it), copies.look(begin + (it + 1) * tile.keys);
@@ -379,7 +427,10 @@ __device__ void few_rows(const FewRows& f, const Sequence& q, int64_t row, int s
   const int part = warp / tiles, first = warp % tiles * 16;
   const bool active = part < f.parts;
   HeadsWarp<Dtype, Width> mine(f, first);
-  if (active) mine.load_q(q, row);
+  unsigned char* const q_rows = shared + ahead * tile.bytes;
+  form_q<Dtype, Width, Warps * 32>(f, q, row, q_rows);
+  __syncthreads();
+  if (active) mine.load_q(q_rows);
   int stage = 0;
   for (int it = 0; it < count; ++it) {
     copies_wait(tile.stages - 2);
@@ -402,7 +453,7 @@ __device__ void few_rows(const FewRows& f, const Sequence& q, int64_t row, int s
 }
 
 template <int Dtype, int Width, int Warps>
-__global__ void __launch_bounds__(Warps * 32, Warps == 4 ? 3 : 1)
+__global__ void __launch_bounds__(Warps * 32, Warps == 8 ? 1 : Width == 64 ? 3 : 2)
     few_rows_kernel(const __grid_constant__ FewRows f, int64_t work) {
   extern __shared__ __align__(128) unsigned char shared[];
   // Columns past d are 0 in q: they have to be numbers in b_k.
@@ -420,6 +471,13 @@ __global__ void __launch_bounds__(Warps * 32, Warps == 4 ? 3 : 1)
 
 // ---- the choice
 
+// Shared memory of a block: tiles, the last of which first holds q, or the sums of the parts.
+int bytes_of(const FewRows& f, int width) {
+  const int tiles = (f.tile.stages - 1) * f.tile.bytes;
+  const int merge = (f.parts - 1) * (f.tile.heads / 16) * (width / 2 + 4) * 32 * 4;
+  return std::max(tiles + std::max(f.tile.bytes, f.tile.heads * f.tile.b_row), merge);
+}
+
 struct Instance {
   int32_t dtype;
   int width, warps;
@@ -428,9 +486,8 @@ struct Instance {
 
 template <int Dtype, int Width, int Warps>
 void launch_few(Context& ctx, const FewRows& f, int64_t work) {
-  const int merge = (f.parts - 1) * (f.tile.heads / 16) * (Width / 2 + 4) * 32 * 4;
-  launch<few_rows_kernel<Dtype, Width, Warps>>(
-      ctx, kOp, work, Warps * 32, std::max(f.tile.stages * f.tile.bytes, merge), f, work);
+  launch<few_rows_kernel<Dtype, Width, Warps>>(ctx, kOp, work, Warps * 32, bytes_of(f, Width), f,
+                                               work);
 }
 
 #define FOVEA_FEW_ROWS(width, warps)                              \
@@ -455,8 +512,8 @@ void lay_out(const DeviceInfo& device, const Tpa& x, const Instance& instance, i
         if (keys > kPassesMost * instance.warps * 32 / kKeyLanes) continue;
         f.tile = Tile(keys, heads, instance.width, static_cast<int>(x.rank_k),
                       static_cast<int>(x.rank_v));
-        f.tile.stages = std::min(room / f.tile.bytes, kStagesMost);
-        if (f.tile.stages > times) return;
+        for (f.tile.stages = kStagesMost; f.tile.stages > times; --f.tile.stages)
+          if (bytes_of(f, instance.width) <= room) return;
       }
   f.tile.stages = 0;
 }
@@ -491,6 +548,8 @@ Text offer(const Context& ctx, const Tpa& x, Plan& plan) {
   f.scale_q = x.scale_q, f.scale_v = x.scale_v, f.factor = a.score.scale * x.scale_k * kLog2E;
   const int64_t many[] = {2, 2, 2};
   f.pieces = a.h % 8 == 0 && in_pieces(x.a_k, many, 8) && in_pieces(x.a_v, many, 8);
+  f.q_pieces = in_pieces(x.q ? x.q : x.b_q, many, 8);
+  if (x.q) f.scale_q = 1;
   const int heads = static_cast<int>(ceil_div(std::max<int64_t>(a.h, 1), 16)) * 16;
   const Instance* found = nullptr;
   for (const Instance& one : kInstances)
@@ -503,8 +562,7 @@ Text offer(const Context& ctx, const Tpa& x, Plan& plan) {
   const int64_t items = a.sequences.count * f.rows;
   const int64_t tiles = std::max<int64_t>(ceil_div(a.sequences.key_max, f.tile.keys), 1);
   DeviceInfo slots = device;
-  slots.multiprocessors *=
-      std::max(1, device.shared_sm_bytes / (f.tile.stages * f.tile.bytes + 1024));
+  slots.multiprocessors *= std::max(1, device.shared_sm_bytes / (bytes_of(f, found->width) + 1024));
   const int64_t splits =
       a.splits ? a.splits : auto_splits(items, tiles, 0, a.mask.window.left > 0, slots);
   f.splits = static_cast<int>(clamp_i64(splits, 1, std::min<int64_t>(tiles, 1024)));
