@@ -141,9 +141,9 @@ std::vector<harness::Case> decode() {
 void formed(WordCases& cases) {
   for (const char* words :
        {"a_k:bf16 b=2 s=17 t=100 h=8 d=64 e=64 q lse causal=1",
-        "a_k:bf16 b=1 s=130 t=130 h=33 d=64 e=64 causal=1 a_q b_q rank_q=6 lse",
+        "a_k:bf16 b=1 s=130 t=130 h=67 d=64 e=64 causal=1 a_q b_q rank_q=6 lse",
         "a_k:f32 b=1 s=20 t=70 h=70 d=8 e=16 q", "a_k:f16 b=2 s=200 t=200 h=4 d=128 e=128 q lse",
-        "a_k:bf16 b=2 s=40 t=96 h=47 d=64 e=64 a_q b_q page_table page=16 key_len lse",
+        "a_k:bf16 b=2 s=40 t=96 h=71 d=64 e=64 a_q b_q page_table page=16 key_len lse",
         "a_k:bf16 b=2 s=33 t=65 h=22 d=256 e=192 a_q b_q causal=1"})
     cases.add(words, "formed");
 }
@@ -213,7 +213,7 @@ std::vector<harness::Case> backwards() {
   const std::string all = keys + "a_q b_q da_q db_q rank_q=6 ";
   // Heads in parts: sums over all of them.
   cases.add(all + "a_k:bf16 b=1 s=70 t=70 h=70 d=64 e=64 causal=1", "parts");
-  cases.add(all + "a_k:f32 b=1 s=9 t=20 h=33 d=8 e=16", "parts");
+  cases.add(all + "a_k:f32 b=1 s=9 t=20 h=129 d=8 e=16", "parts");
   for (const char* words : {"b=0", "s=0", "t=0 s=3", "h=0", "s=9 t=5 causal=1",
                             "t=40 s=5 h=6 zero=1", "nondeterministic=1 s=40 t=40 h=4"})
     cases.add(all + words, "edge");

@@ -6168,7 +6168,7 @@ def tpa_forward(ctx_or_a_k=None, /, a_k=None, b_k=None, a_v=None, b_v=None, *, c
       sm_80 and later  f16 or bf16; d and e multiples of 8 up to 128, h at most 128, ranks of keys
                        and values at most 16, as far as two tiles of 16 keys fit shared memory; rows
                        of b_k and b_v contiguous and 16-byte aligned
-    Otherwise heads of q, k and v are formed in the workspace for attention_forward, up to 32 at
+    Otherwise heads of q, k and v are formed in the workspace for attention_forward, up to 64 at
     once.  They take at most 1 GiB where one head fits in that.
 
     Example
@@ -6299,7 +6299,7 @@ def tpa_backward(ctx_or_a_k=None, /, a_k=None, b_k=None, a_v=None, b_v=None, o=N
     heads are f32 in a fixed order: the same bits every run unless `nondeterministic`.
 
     Limits: as in the forward, no paged keys.  Heads and their gradients are in the workspace, up to
-    32 at once and at most 1 GiB where one head fits in that.  With more heads f32 sums of db lie
+    64 at once and at most 1 GiB where one head fits in that.  With more heads f32 sums of db lie
     beside them.
 
     Example

@@ -13,11 +13,22 @@ namespace {
 
 constexpr char kOp[] = "x_tpa";
 constexpr int kWarp = 32, kWarps = 8;
+constexpr int64_t kTokensMost = 1 << 30;  // of a launch: no division of 64 bits
 
-// Ranks whose sums a lane holds at once, where it has `pieces` of a row.
-constexpr int ranks_of(int pieces) {
-  return pieces == 1 ? 4 : 2;
-}
+// Ranks whose sums a lane holds at once, of N pieces of V columns.
+template <int V, int N>
+constexpr int kRanks = V == 1 ? 1 : 2;
+
+// Some tokens of rows of n1, from token `at` of row n on.
+struct Tokens {
+  int64_t n, at, count, n1;
+  __device__ Tokens token(int64_t number) const {
+    const int64_t to = at + number;
+    const int64_t rows =
+        n1 >> 31 ? to >= n1 : static_cast<uint32_t>(to) / static_cast<uint32_t>(n1);
+    return {n + rows, to - rows * n1, 1, n1};
+  }
+};
 
 // Lanes of a row, and heads of a warp.
 struct Lanes {
@@ -94,13 +105,13 @@ __device__ void expand_token(const TpaExpand& x, const Lanes& by, int64_t n, int
 }
 
 template <class T, int V>
-__global__ void __launch_bounds__(kWarp* kWarps)
-    expand_kernel(const __grid_constant__ TpaExpand x, int lanes, int64_t work) {
+__global__ void __launch_bounds__(kWarp* kWarps, 4)
+    expand_kernel(const __grid_constant__ TpaExpand x, Tokens some, int lanes) {
   const Lanes by(lanes);
-  for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
-    const int64_t token = w * kWarps + threadIdx.x / kWarp;
-    if (token >= x.tokens()) continue;
-    const int64_t n = token / x.of.n1, at = token - n * x.of.n1;
+  for (int64_t w = blockIdx.x; w * kWarps < some.count; w += gridDim.x) {
+    const int64_t number = w * kWarps + threadIdx.x / kWarp;
+    if (number >= some.count) continue;
+    const auto [n, at, count, n1] = some.token(number);
     if (x.pages && at == 0 && threadIdx.x % kWarp == 0)
       *x.table_out.at<int32_t>(n / x.pages, n % x.pages) =
           x.page(n) < 0 ? -1 : static_cast<int32_t>(n);
@@ -112,14 +123,14 @@ __global__ void __launch_bounds__(kWarp* kWarps)
 template <class T, int V, int N>
 __device__ void reduce_ranks(const TpaReduce& x, const Lanes& by, int64_t n, int64_t at,
                              int first) {
-  constexpr int kRanks = ranks_of(N);
+  constexpr int kAtOnce = kRanks<V, N>;
   const Factors& of = x.of;
   const int64_t a = token_offset(of.a, n, at), b = token_offset(of.b, n, at);
   const int64_t dy = token_offset(x.dy, n, at), da = token_offset(x.da, n, at);
   const int64_t db = token_offset(x.db, n, at), kept = token_offset(x.sum, n, at);
   const int heads = static_cast<int>(of.heads), ranks = static_cast<int>(of.ranks) - first;
   const int width = static_cast<int>(of.width);
-  float sum[kRanks][N][V] = {};
+  float sum[kAtOnce][N][V] = {};
   // Lanes take part in the shuffles of every step.
   for (int begin = 0; begin < heads; begin += by.heads) {
     const int i = begin + by.head;
@@ -130,7 +141,7 @@ __device__ void reduce_ranks(const TpaReduce& x, const Lanes& by, int64_t n, int
       if (i < heads && c < width) load<T, V>(x.dy, dy + i * x.dy.stride[2], c, grad[k]);
     }
 #pragma unroll
-    for (int r = 0; r < kRanks; ++r) {
+    for (int r = 0; r < kAtOnce; ++r) {
       if (r >= ranks) break;
       const float factor =
           i < heads ? to_float(of.a.as<T>()[a + (first + r) * of.a.stride[2] + i * of.a.stride[3]])
@@ -156,7 +167,7 @@ __device__ void reduce_ranks(const TpaReduce& x, const Lanes& by, int64_t n, int
   }
   if (!x.db) return;
 #pragma unroll
-  for (int r = 0; r < kRanks; ++r)
+  for (int r = 0; r < kAtOnce; ++r)
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       float all[V];
@@ -182,20 +193,27 @@ __device__ void reduce_ranks(const TpaReduce& x, const Lanes& by, int64_t n, int
 }
 
 template <class T, int V, int N>
-__global__ void __launch_bounds__(kWarp* kWarps)
-    reduce_kernel(const __grid_constant__ TpaReduce x, int lanes, int64_t work) {
+__global__ void __launch_bounds__(kWarp* kWarps, N == 1 ? 3 : 1)
+    reduce_kernel(const __grid_constant__ TpaReduce x, Tokens some, int lanes) {
   const Lanes by(lanes);
-  for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
-    const int64_t token = w * kWarps + threadIdx.x / kWarp;
-    if (token >= x.of.n0 * x.of.n1) continue;
-    const int64_t n = token / x.of.n1, at = token - n * x.of.n1;
-    for (int first = 0; first < x.of.ranks; first += ranks_of(N))
+  for (int64_t w = blockIdx.x; w * kWarps < some.count; w += gridDim.x) {
+    const int64_t number = w * kWarps + threadIdx.x / kWarp;
+    if (number >= some.count) continue;
+    const auto [n, at, count, n1] = some.token(number);
+    for (int first = 0; first < x.of.ranks; first += kRanks<V, N>)
       reduce_ranks<T, V, N>(x, by, n, at, first);
   }
 }
 
-int64_t blocks_of(const Factors& of) {
-  return ceil_div(of.n0 * of.n1, kWarps);
+// Enqueues kernel(x, tokens, lanes) over all tokens.
+template <auto kernel, class X>
+void launch_tokens(Context& ctx, const X& x, int lanes) {
+  const int64_t n1 = x.of.n1, all = x.of.n0 * n1;
+  for (int64_t first = 0; first < all; first += kTokensMost) {
+    const int64_t count = all - first < kTokensMost ? all - first : kTokensMost;
+    launch<kernel>(ctx, kOp, ceil_div(count, kWarps), kWarp * kWarps, 0, x,
+                   Tokens{first / n1, first % n1, count, n1}, lanes);
+  }
 }
 int lanes_of_row(const Factors& of, int v) {
   return lanes_of(ceil_div(of.width, v), kWarp);
@@ -204,9 +222,8 @@ int lanes_of_row(const Factors& of, int v) {
 template <class T>
 void expand(Context& ctx, const TpaExpand& x) {
   constexpr int kWide = 16 / sizeof(T);
-  const int64_t work = blocks_of(x.of);
   const auto run = [&]<int V>() {
-    launch<expand_kernel<T, V>>(ctx, kOp, work, kWarp * kWarps, 0, x, lanes_of_row(x.of, V), work);
+    launch_tokens<expand_kernel<T, V>>(ctx, x, lanes_of_row(x.of, V));
   };
   if (x.of.width % kWide == 0 && chunked(x.of.b, sizeof(T), kWide) &&
       chunked(x.y, sizeof(T), kWide))
@@ -218,10 +235,8 @@ void expand(Context& ctx, const TpaExpand& x) {
 template <class T>
 void reduce(Context& ctx, const TpaReduce& x) {
   constexpr int kWide = 16 / sizeof(T), kMost = 576;
-  const int64_t work = blocks_of(x.of);
   const auto run = [&]<int V, int N>() {
-    launch<reduce_kernel<T, V, N>>(ctx, kOp, work, kWarp * kWarps, 0, x, lanes_of_row(x.of, V),
-                                   work);
+    launch_tokens<reduce_kernel<T, V, N>>(ctx, x, lanes_of_row(x.of, V));
   };
   const bool wide = x.of.width % kWide == 0 && chunked(x.of.b, sizeof(T), kWide) &&
                     chunked(x.dy, sizeof(T), kWide) && (!x.db || chunked(x.db, sizeof(T), kWide));

@@ -28,9 +28,10 @@ namespace cuda {
 namespace {
 
 constexpr char kOp[] = "x_tpa_forward";
-constexpr int kChunk16 = 16;     // keys of a step of a warp
-constexpr int kKeyLanes = 8;     // threads that copy a key
-constexpr int kPassesMost = 4;   // keys that a thread copies of a tile
+constexpr int kChunk16 = 16;   // keys of a step of a warp
+constexpr int kKeyLanes = 8;   // threads that copy a key
+constexpr int kKeysMost = 64;  // of a tile
+constexpr int kPlaceBytes = 2 * kKeysMost * 8;
 constexpr int kRowsMost = 16;    // of a sequence
 constexpr int kHeadsMost = 128;  // of a block
 constexpr int kPad = 8;          // elements
@@ -51,9 +52,17 @@ struct Tile {
   }
 };
 
+// A factor of keys or of values, and where its rows go.
+struct Side {
+  View<4> x;
+  int to, pitch;  // of a tile, in bytes
+  int ranks, width;
+};
+
 struct FewRows {
   Attend a;
-  View<4> a_k, b_k, a_v, b_v, q, a_q, b_q;
+  Side side[4];  // b_k, b_v, a_k, a_v
+  View<4> q, a_q, b_q;
   int rank_q, rank_k, rank_v;
   float scale_q, scale_v, factor;  // a key's weight is 2^(factor x)
   Tile tile;
@@ -76,95 +85,96 @@ struct SeenList {
   }
 };
 
-// Copies of key tiles, by all threads of a block: eight a key.
+// Copies of key tiles, by all threads of a block: eight a key.  A thread finds the place of one key
+// of the next tile and leaves it in shared memory, in one of two buffers by turns.
 template <int Width, int Threads>
 class KeyCopies {
  public:
-  __device__ KeyCopies(const FewRows& f, const Sequence& q, const SeenList& seen, int end,
-                       unsigned char* shared)
+  __device__ KeyCopies(const FewRows& f, const Sequence& q, const SeenList& seen, int begin,
+                       int end, unsigned char* shared)
       : f_(f),
         q_(q),
         seen_(seen),
+        begin_(begin),
         end_(end),
-        shared_(shared),
-        lane_(threadIdx.x % kKeyLanes),
-        slot_(threadIdx.x / kKeyLanes) {}
+        places_(reinterpret_cast<int2*>(shared)),
+        tiles_(shared + kPlaceBytes) {}
 
-  // Finds where the keys from number `begin` on are: a tile ahead, since the table's answer is
-  // late.
-  __device__ void look(int begin) {
+  // Asks for the place of a key of tile `it`: the page table's answer is late.
+  __device__ void look(int it) {
     const Sequences& s = f_.a.sequences;
-#pragma unroll
-    for (int p = 0; p < kPassesMost; ++p) {
-      const int n = begin + slot_ + p * kStep;
-      block_[p] = -1, token_[p] = 0;
-      if (slot_ + p * kStep >= f_.tile.keys || n >= end_) continue;
-      const auto i = static_cast<uint32_t>(q_.key_begin + seen_[n]);
-      block_[p] = static_cast<int>(q_.key_batch), token_[p] = i;
-      if (!s.page) continue;
-      const uint32_t page = i / static_cast<uint32_t>(s.page);
-      token_[p] = i - page * static_cast<uint32_t>(s.page);
-      block_[p] = *s.page_table.at<int32_t>(q_.key_batch, page);
-    }
+    const int n = begin_ + it * f_.tile.keys + static_cast<int>(threadIdx.x);
+    place_ = {-1, 0};
+    if (threadIdx.x >= f_.tile.keys || n >= end_) return;
+    const auto i = static_cast<uint32_t>(q_.key_begin + seen_[n]);
+    place_ = {static_cast<int>(q_.key_batch), static_cast<int>(i)};
+    if (!s.page) return;
+    const auto page = static_cast<uint32_t>(s.page), number = i / page;
+    place_ = {*s.page_table.at<int32_t>(q_.key_batch, number), static_cast<int>(i - number * page)};
+  }
+  __device__ void store_places(int it) {
+    const Sequences& s = f_.a.sequences;
+    if (s.page && place_.x >= s.pool) place_.x = -1;
+    if (threadIdx.x < f_.tile.keys) places_[it % 2 * kKeysMost + threadIdx.x] = place_;
   }
 
-  // Those keys into a stage.
-  __device__ void copy(int stage) {
-    unsigned char* const tile = shared_ + stage * f_.tile.bytes;
-#pragma unroll
-    for (int p = 0; p < kPassesMost; ++p) {
-      const int slot = slot_ + p * kStep;
-      if (slot >= f_.tile.keys) break;
-      const bool page = f_.a.sequences.page != 0;
-      const bool there = block_[p] >= 0 && (!page || block_[p] < f_.a.sequences.pool);
-      const KeyPlace at{there ? block_[p] : 0, there ? token_[p] : 0};
-      if (lane_ == 0) tile[f_.tile.there + slot] = there;
-      // Most: columns of a row.
-      const auto rows = [&]<int Most>(const View<4>& x, int to, int pitch, int ranks, int width) {
-        const uint16_t* from = x.as<uint16_t>() + at.offset(0, x.stride) + lane_ * 8;
-        uint32_t row = shared_address(tile + to + slot * pitch) + lane_ * 16;
-        for (int r = 0; r < ranks; ++r, from += x.stride[2], row += f_.tile.keys * pitch)
-#pragma unroll
-          for (int c = 0; c < Most; c += kKeyLanes * 8)
-            if (lane_ * 8 + c < width) copy_async(row + c * 2, from + c, there);
-      };
-      const int d = static_cast<int>(f_.a.d), e = static_cast<int>(f_.a.e);
-      rows.template operator()<Width>(f_.b_k, f_.tile.b_k, f_.tile.b_row, f_.rank_k, d);
-      rows.template operator()<Width>(f_.b_v, f_.tile.b_v, f_.tile.b_row, f_.rank_v, e);
-      if (f_.pieces) {
-        constexpr int heads = Threads / 2;
-        const int h = static_cast<int>(f_.a.h);
-        rows.template operator()<heads>(f_.a_k, f_.tile.a_k, f_.tile.a_row, f_.rank_k, h);
-        rows.template operator()<heads>(f_.a_v, f_.tile.a_v, f_.tile.a_row, f_.rank_v, h);
-      } else {
-        elements(f_.a_k, f_.tile.a_k, f_.rank_k, tile, slot, at, there);
-        elements(f_.a_v, f_.tile.a_v, f_.rank_v, tile, slot, at, there);
-      }
+  // Tile `it` into a stage.  The loops stay loops: code that fits the instruction cache.
+  __device__ void copy(int it, int stage) {
+    unsigned char* const tile = tiles_ + stage * f_.tile.bytes;
+    const int lane = threadIdx.x % kKeyLanes;
+#pragma unroll 1
+    for (int slot = threadIdx.x / kKeyLanes; slot < f_.tile.keys; slot += Threads / kKeyLanes) {
+      const int2 place = places_[it % 2 * kKeysMost + slot];
+      const bool there = place.x >= 0;
+      if (lane == 0) tile[f_.tile.there + slot] = there;
+      const KeyPlace at{there ? place.x : 0, there ? place.y : 0};
+#pragma unroll 1
+      for (int n = 0; n < 2; ++n) rows<Width>(f_.side[n], tile, slot, lane, at, there);
+#pragma unroll 1
+      for (int n = 2; n < 4; ++n)
+        if (f_.pieces)
+          rows<kKeyLanes * 8>(f_.side[n], tile, slot, lane, at, there);
+        else
+          elements(f_.side[n], tile, slot, lane, at, there);
     }
   }
 
  private:
-  static constexpr int kStep = Threads / kKeyLanes;
-
-  __device__ void elements(const View<4>& x, int to, int ranks, unsigned char* tile, int slot,
+  // Columns [0, Most) by unrolled steps, others in a loop.
+  template <int Most>
+  __device__ void rows(const Side& side, unsigned char* tile, int slot, int lane,
+                       const KeyPlace& at, bool there) const {
+    const uint16_t* from = side.x.as<uint16_t>() + at.offset(0, side.x.stride) + lane * 8;
+    uint32_t row = shared_address(tile + side.to + slot * side.pitch) + lane * 16;
+#pragma unroll 1
+    for (int r = 0; r < side.ranks; ++r) {
+#pragma unroll
+      for (int c = 0; c < Most; c += kKeyLanes * 8)
+        if (lane * 8 + c < side.width) copy_async(row + c * 2, from + c, there);
+      if (Most == kKeyLanes * 8 && side.width > Most && lane * 8 + Most < side.width)
+        copy_async(row + Most * 2, from + Most, there);
+      from += side.x.stride[2], row += f_.tile.keys * side.pitch;
+    }
+  }
+  __device__ void elements(const Side& side, unsigned char* tile, int slot, int lane,
                            const KeyPlace& at, bool there) const {
-    for (int r = 0; r < ranks; ++r) {
-      const uint16_t* from = x.as<uint16_t>() + at.offset(r, x.stride);
+#pragma unroll 1
+    for (int r = 0; r < side.ranks; ++r) {
+      const uint16_t* from = side.x.as<uint16_t>() + at.offset(r, side.x.stride);
       auto* row =
-          reinterpret_cast<uint16_t*>(tile + to + (r * f_.tile.keys + slot) * f_.tile.a_row);
-      for (int i = lane_; i < f_.a.h; i += kKeyLanes)
-        row[i] = there ? from[i * x.stride[3]] : uint16_t{0};
+          reinterpret_cast<uint16_t*>(tile + side.to + (r * f_.tile.keys + slot) * side.pitch);
+      for (int i = lane; i < side.width; i += kKeyLanes)
+        row[i] = there ? from[i * side.x.stride[3]] : uint16_t{0};
     }
   }
 
   const FewRows& f_;
   const Sequence& q_;
   const SeenList seen_;
-  const int end_;
-  unsigned char* const shared_;
-  const int lane_, slot_;
-  int block_[kPassesMost];
-  uint32_t token_[kPassesMost];
+  const int begin_, end_;
+  int2* const places_;
+  unsigned char* const tiles_;
+  int2 place_;
 };
 
 // Eight elements of a row; `pieces`: as one.
@@ -254,22 +264,24 @@ class HeadsWarp {
     const uint32_t tile = shared_address(shared);
     const int t = threadIdx.x % 4 * 2;
     float x[1][2][4] = {};
-#pragma unroll 2
+#pragma unroll 1
     for (int r = 0; r < f_.rank_k; ++r) {
       const int row = r * f_.tile.keys + first;
-      float s[2][4] = {};
+      float s[2][2][4] = {};  // of even and odd k: two chains of products
 #pragma unroll
       for (int k = 0; k < Width / 16; ++k) {
         uint32_t b[4];
         load_matrices(b, tile + f_.tile.b_k + row * f_.tile.b_row + k_lane_ + k * 32);
-        mma<Dtype>(s[0], q_[k], b[0], b[1]);
-        mma<Dtype>(s[1], q_[k], b[2], b[3]);
+        mma<Dtype>(s[k % 2][0], q_[k], b[0], b[1]);
+        mma<Dtype>(s[k % 2][1], q_[k], b[2], b[3]);
       }
       float by[2][4];
       weights(tile + f_.tile.a_k + row * f_.tile.a_row, by);
 #pragma unroll
-      for (int n = 0; n < 8; ++n)
-        x[0][n / 4][n % 4] = fmaf(by[n / 4][n % 4], s[n / 4][n % 4], x[0][n / 4][n % 4]);
+      for (int n = 0; n < 8; ++n) {
+        const int j = n / 4, c = n % 4;
+        x[0][j][c] = fmaf(by[j][c], s[0][j][c] + s[1][j][c], x[0][j][c]);
+      }
     }
     // All ranks of a key are summed before it is masked.
 #pragma unroll
@@ -280,7 +292,7 @@ class HeadsWarp {
       if (!(there >> 8)) x[0][j][1] = x[0][j][3] = kNegativeInfinity;
     }
     state.step(x, o, f_.factor);
-#pragma unroll 2
+#pragma unroll 1
     for (int r = 0; r < f_.rank_v; ++r) {
       const int row = r * f_.tile.keys + first;
       float by[2][4];
@@ -416,18 +428,24 @@ __device__ void few_rows(const FewRows& f, const Sequence& q, int64_t row, int s
   const SplitRange range = split_range((seen.count + tile.keys - 1) / tile.keys, f.splits, split);
   const int count = static_cast<int>(range.end - range.begin), ahead = tile.stages - 1;
   const int begin = static_cast<int>(range.begin) * tile.keys;
-  KeyCopies<Width, Warps * 32> copies(f, q, seen, min(begin + count * tile.keys, seen.count),
+  KeyCopies<Width, Warps * 32> copies(f, q, seen, begin, min(begin + count * tile.keys, seen.count),
                                       shared);
-  copies.look(begin);
+  unsigned char* const stages = shared + kPlaceBytes;
+  copies.look(0);
+#pragma unroll 1
   for (int it = 0; it < ahead; ++it) {
-    if (it < count) copies.copy(it), copies.look(begin + (it + 1) * tile.keys);
+    copies.store_places(it);
+    __syncthreads();
+    if (it < count) copies.copy(it, it);
+    copies.look(it + 1);
     copy_commit();
   }
+  copies.store_places(ahead);
   const int tiles = tile.heads / 16, warp = threadIdx.x / 32;
   const int part = warp / tiles, first = warp % tiles * 16;
   const bool active = part < f.parts;
   HeadsWarp<Dtype, Width> mine(f, first);
-  unsigned char* const q_rows = shared + ahead * tile.bytes;
+  unsigned char* const q_rows = stages + ahead * tile.bytes;
   form_q<Dtype, Width, Warps * 32>(f, q, row, q_rows);
   __syncthreads();
   if (active) mine.load_q(q_rows);
@@ -435,31 +453,33 @@ __device__ void few_rows(const FewRows& f, const Sequence& q, int64_t row, int s
   for (int it = 0; it < count; ++it) {
     copies_wait(tile.stages - 2);
     __syncthreads();
-    if (it + ahead < count) {
-      copies.copy(stage ? stage - 1 : ahead);
-      copies.look(begin + (it + ahead + 1) * tile.keys);
-    }
+    if (it + ahead < count) copies.copy(it + ahead, stage ? stage - 1 : ahead);
+    copies.look(it + ahead + 1);
     copy_commit();
     if (active)
+#pragma unroll 1
       for (int at = part * kChunk16; at < tile.keys; at += f.parts * kChunk16)
-        mine.step(shared + stage * tile.bytes, at);
+        mine.step(stages + stage * tile.bytes, at);
+    copies.store_places(it + ahead + 1);
     stage = stage == ahead ? 0 : stage + 1;
   }
   copy_wait<0>();
   __syncthreads();
-  merge_parts(mine, part, f.parts, tiles, warp % tiles, active, f.factor, shared);
+  merge_parts(mine, part, f.parts, tiles, warp % tiles, active, f.factor, stages);
   if (active && part == 0) store_heads(f, q, row, split, first, mine);
   __syncthreads();
 }
 
 template <int Dtype, int Width, int Warps>
-__global__ void __launch_bounds__(Warps * 32, Warps == 8 ? 1 : Width == 64 ? 3 : 2)
+__global__ void __launch_bounds__(Warps * 32, Warps == 8    ? 1
+                                              : Width == 64 ? 3
+                                                            : 2)
     few_rows_kernel(const __grid_constant__ FewRows f, int64_t work) {
   extern __shared__ __align__(128) unsigned char shared[];
   // Columns past d are 0 in q: they have to be numbers in b_k.
   if (f.a.d < Width)
     for (int i = threadIdx.x * 4; i < f.tile.stages * f.tile.bytes; i += Warps * 32 * 4)
-      *reinterpret_cast<uint32_t*>(shared + i) = 0;
+      *reinterpret_cast<uint32_t*>(shared + kPlaceBytes + i) = 0;
   __syncthreads();
   for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
     const int64_t row = w % f.rows, rest = w / f.rows;
@@ -475,7 +495,7 @@ __global__ void __launch_bounds__(Warps * 32, Warps == 8 ? 1 : Width == 64 ? 3 :
 int bytes_of(const FewRows& f, int width) {
   const int tiles = (f.tile.stages - 1) * f.tile.bytes;
   const int merge = (f.parts - 1) * (f.tile.heads / 16) * (width / 2 + 4) * 32 * 4;
-  return std::max(tiles + std::max(f.tile.bytes, f.tile.heads * f.tile.b_row), merge);
+  return kPlaceBytes + std::max(tiles + std::max(f.tile.bytes, f.tile.heads * f.tile.b_row), merge);
 }
 
 struct Instance {
@@ -509,7 +529,7 @@ void lay_out(const DeviceInfo& device, const Tpa& x, const Instance& instance, i
     for (const int room : {half, whole})
       for (const int times : {2, 1}) {
         const int keys = kChunk16 * f.parts * times;
-        if (keys > kPassesMost * instance.warps * 32 / kKeyLanes) continue;
+        if (keys > kKeysMost) continue;
         f.tile = Tile(keys, heads, instance.width, static_cast<int>(x.rank_k),
                       static_cast<int>(x.rank_v));
         for (f.tile.stages = kStagesMost; f.tile.stages > times; --f.tile.stages)
@@ -541,8 +561,7 @@ Text offer(const Context& ctx, const Tpa& x, Plan& plan) {
   const Attend& a = x.attend;
   const DeviceInfo& device = device_info(ctx);
   FewRows f{};
-  f.a = a, f.a_k = x.a_k, f.b_k = x.b_k, f.a_v = x.a_v, f.b_v = x.b_v;
-  f.q = x.q, f.a_q = x.a_q, f.b_q = x.b_q;
+  f.a = a, f.q = x.q, f.a_q = x.a_q, f.b_q = x.b_q;
   f.rank_q = static_cast<int>(x.rank_q), f.rank_k = static_cast<int>(x.rank_k);
   f.rank_v = static_cast<int>(x.rank_v);
   f.scale_q = x.scale_q, f.scale_v = x.scale_v, f.factor = a.score.scale * x.scale_k * kLog2E;
@@ -557,6 +576,11 @@ Text offer(const Context& ctx, const Tpa& x, Plan& plan) {
         heads <= one.warps * 16)
       found = &one;
   lay_out(device, x, *found, heads, f);
+  const auto width = [](int64_t n) { return static_cast<int>(n); };
+  f.side[0] = {x.b_k, f.tile.b_k, f.tile.b_row, f.rank_k, width(a.d)};
+  f.side[1] = {x.b_v, f.tile.b_v, f.tile.b_row, f.rank_v, width(a.e)};
+  f.side[2] = {x.a_k, f.tile.a_k, f.tile.a_row, f.rank_k, width(a.h)};
+  f.side[3] = {x.a_v, f.tile.a_v, f.tile.a_row, f.rank_v, width(a.h)};
   if (!f.tile.stages) return "two tiles of keys do not fit shared memory";
   f.rows = static_cast<int>(a.sequences.query_max);
   const int64_t items = a.sequences.count * f.rows;

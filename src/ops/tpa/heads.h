@@ -7,7 +7,7 @@
 
 namespace fovea::tpa {
 
-constexpr int64_t kHeadsMost = 32;           // that are formed at once
+constexpr int64_t kHeadsMost = 64;           // that are formed at once
 constexpr int64_t kRoom = int64_t{1} << 30;  // bytes of them
 
 inline float factor_of(const char* op, const char* field, float scale, int64_t rank) {

@@ -6726,7 +6726,7 @@ rows or fewer of a sequence a CUDA kernel reads the factors as they are:
                        and values at most 16, as far as two tiles of 16 keys fit shared memory; rows
                        of b_k and b_v contiguous and 16-byte aligned
 
-Otherwise heads of q, k and v are formed in the workspace for `attention_forward`, up to 32 at
+Otherwise heads of q, k and v are formed in the workspace for `attention_forward`, up to 64 at
 once.  They take at most 1 GiB where one head fits in that.
 
 Sizes are Julia's, fastest first.
@@ -6838,7 +6838,7 @@ and so for q and v.  A head's dq, dk and dv are rounded to the dtype of the fact
 heads are f32 in a fixed order: the same bits every run unless `nondeterministic`.
 
 Limits: as in the forward, no paged keys.  Heads and their gradients are in the workspace, up to
-32 at once and at most 1 GiB where one head fits in that.  With more heads f32 sums of db lie
+64 at once and at most 1 GiB where one head fits in that.  With more heads f32 sums of db lie
 beside them.
 
 Sizes are Julia's, fastest first.
