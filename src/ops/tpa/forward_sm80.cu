@@ -412,6 +412,13 @@ __device__ void store_heads(const FewRows& f, const Sequence& q, int64_t row, in
   }
 }
 
+// Columns past d are 0 in q: in b_k they have to be numbers.
+template <int Threads>
+__device__ void clear(unsigned char* from, int bytes) {
+  for (int i = threadIdx.x * 4; i < bytes; i += Threads * 4)
+    *reinterpret_cast<uint32_t*>(from + i) = 0;
+}
+
 // At most `pending` groups of copies are still under way.
 __device__ inline void copies_wait(int pending) {
   if (pending <= 0) return copy_wait<0>();
@@ -449,6 +456,7 @@ __device__ void few_rows(const FewRows& f, const Sequence& q, int64_t row, int s
   form_q<Dtype, Width, Warps * 32>(f, q, row, q_rows);
   __syncthreads();
   if (active) mine.load_q(q_rows);
+  if (f.a.d < Width) __syncthreads(), clear<Warps * 32>(q_rows, tile.bytes);
   int stage = 0;
   for (int it = 0; it < count; ++it) {
     copies_wait(tile.stages - 2);
@@ -476,10 +484,7 @@ __global__ void __launch_bounds__(Warps * 32, Warps == 8    ? 1
                                                             : 2)
     few_rows_kernel(const __grid_constant__ FewRows f, int64_t work) {
   extern __shared__ __align__(128) unsigned char shared[];
-  // Columns past d are 0 in q: they have to be numbers in b_k.
-  if (f.a.d < Width)
-    for (int i = threadIdx.x * 4; i < f.tile.stages * f.tile.bytes; i += Warps * 32 * 4)
-      *reinterpret_cast<uint32_t*>(shared + kPlaceBytes + i) = 0;
+  if (f.a.d < Width) clear<Warps * 32>(shared + kPlaceBytes, f.tile.stages * f.tile.bytes);
   __syncthreads();
   for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
     const int64_t row = w % f.rows, rest = w / f.rows;
