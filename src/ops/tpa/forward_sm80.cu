@@ -1,16 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // x_tpa_forward on tensor cores for few rows of a sequence, without heads of k and v in memory:
-//   x_ij = factor sum_a a_k[j,a,i] <q_i, b_k[j,a]>,  o_i = scale_v sum_j sum_a (p_ij a_v[j,a,i])
-//   b_v[j,a] / l_i
+//   x_ij = factor sum_a a_k[j,a,i] <q_i, b_k[j,a]>
+//   o_i = scale_v sum_j sum_a (p_ij a_v[j,a,i]) b_v[j,a] / l_i
 // A block owns a row of a sequence, all its heads, and a split of the keys.  Heads are the 16 rows
-// of a warp's products, keys their columns: M warps have different heads, `parts` of them the same
-// ones and other keys.  q is formed once, and stays in registers.  S of a rank, weighed by a_k,
-// sums over the ranks to x; p a_v of a rank, rounded, is the operand of its o. Shared memory:
-// `stages` tiles of `keys` keys.  A tile holds b_k and b_v [rank][key][Width + 8], a_k and a_v
-// [rank][key][heads + 8], then a byte for each key that is there.  The pad of 16 bytes spreads rows
-// over the banks.  Before the last tile's place is used it holds q.  At the end the parts' sums
-// take the place of the tiles. Barriers: one __syncthreads() a tile.  Before it each thread's
-// copies of the tile have landed, and all warps are done with what was where the next copies go.
+// of a warp's products, keys their columns.  Warps have different heads, or with `parts` the same
+// ones and other keys.  q is formed once, and stays in registers.  The scores of a rank, weighed by
+// a_k, sum up to x over the ranks.  p a_v of a rank, rounded, is the operand of its part of o.
+//
+// Shared memory:
+//   places  of the keys of two tiles
+//   tiles   `stages` of `keys` keys: b_k and b_v [rank][key][Width + 8], a_k and a_v
+//           [rank][key][heads + 8], a byte for each key that is there.  The pad of 16 bytes
+//           spreads rows over the banks
+//   q       in the last tile, before copies reach it
+//   sums    of the parts, in the tiles, when all are read
+//
+// Barriers: one __syncthreads() a tile.  All threads arrive with their copies of the tile landed
+// and their places of the next one stored.  Behind it the tile may be read, and the next copies may
+// take the place of the tile before.
 #include <algorithm>
 
 #include "core/pieces.h"
@@ -28,11 +35,12 @@ namespace cuda {
 namespace {
 
 constexpr char kOp[] = "x_tpa_forward";
-constexpr int kChunk16 = 16;   // keys of a step of a warp
+constexpr int kStepKeys = 16;  // keys of a step of a warp
 constexpr int kKeyLanes = 8;   // threads that copy a key
 constexpr int kKeysMost = 64;  // of a tile
 constexpr int kPlaceBytes = 2 * kKeysMost * 8;
-constexpr int kRowsMost = 16;    // of a sequence
+constexpr int kRowsMost = 16;  // of a sequence
+constexpr int kRanksMost = 16;
 constexpr int kHeadsMost = 128;  // of a block
 constexpr int kPad = 8;          // elements
 
@@ -466,7 +474,7 @@ __device__ void few_rows(const FewRows& f, const Sequence& q, int64_t row, int s
     copy_commit();
     if (active)
 #pragma unroll 1
-      for (int at = part * kChunk16; at < tile.keys; at += f.parts * kChunk16)
+      for (int at = part * kStepKeys; at < tile.keys; at += f.parts * kStepKeys)
         mine.step(stages + stage * tile.bytes, at);
     copies.store_places(it + ahead + 1);
     stage = stage == ahead ? 0 : stage + 1;
@@ -533,7 +541,7 @@ void lay_out(const DeviceInfo& device, const Tpa& x, const Instance& instance, i
   for (f.parts = parts; f.parts; f.parts /= 2)
     for (const int room : {half, whole})
       for (const int times : {2, 1}) {
-        const int keys = kChunk16 * f.parts * times;
+        const int keys = kStepKeys * f.parts * times;
         if (keys > kKeysMost) continue;
         f.tile = Tile(keys, heads, instance.width, static_cast<int>(x.rank_k),
                       static_cast<int>(x.rank_v));
@@ -552,8 +560,8 @@ Text refuses(const Context& ctx, const Tpa& x) {
                   "at most " + Text::number(kRowsMost));
   if (Text why = refuse_widths(a.d, a.e, 8, 128); !why.empty()) return why;
   if (a.h > kHeadsMost) return reason("h", a.h, "at most " + Text::number(kHeadsMost));
-  if (x.rank_k > kRowsMost) return reason("rank_k", x.rank_k, "at most 16");
-  if (x.rank_v > kRowsMost) return reason("rank_v", x.rank_v, "at most 16");
+  if (x.rank_k > kRanksMost) return reason("rank_k", x.rank_k, "at most 16");
+  if (x.rank_v > kRanksMost) return reason("rank_v", x.rank_v, "at most 16");
   const int64_t many[] = {2, 2, 2};
   if (!in_pieces(x.b_k, many, 8)) return "rows of b_k are not in pieces of 16 bytes";
   if (!in_pieces(x.b_v, many, 8)) return "rows of b_v are not in pieces of 16 bytes";
