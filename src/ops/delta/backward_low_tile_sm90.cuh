@@ -66,6 +66,8 @@ class DeltaLowGradient90 {
   static constexpr int Dtype = Shape::Dtype, D = Shape::D;
   static constexpr int kSums = 2, kRows = 16;  // of a warp: blocks of 8 channels, tokens
   static constexpr int kLast = 8;              // tokens of a thread in phase 5
+  static constexpr int kWarps = Shape::threads / 32;
+  static constexpr uint32_t kAhead = 132;  // blocks, about one for each multiprocessor
   using TileH = typename Shape::TileH;
   using Panel = typename Shape::Panel;
   using Sums = float[kSums][4];
@@ -92,6 +94,7 @@ class DeltaLowGradient90 {
   __device__ void run(uint32_t block) {
     if (!find(block)) return;
     begin();
+    if (warp_ == kWarps - 1) fetch_ahead(block + kAhead);
     load_norms();
     find_decays();
     {
@@ -159,7 +162,8 @@ class DeltaLowGradient90 {
     part_ = static_cast<int>(block % Shape::Parts), block /= Shape::Parts;
     const uint32_t slot = block / heads;
     head_ = static_cast<int>(block - slot * heads), slot_ = slot;
-    const int64_t sequence = w_.forward.sequence_of(slot_);
+    const int64_t sequence = a_.run.start ? w_.forward.sequence_of(slot_)
+                                          : slot / static_cast<uint32_t>(w_.forward.chunks);
     const RunTokens run = a_.run[sequence];
     const int64_t first = (slot_ - w_.forward.slot(sequence, run.begin)) * kChainTokens;
     if (first >= run.count) return false;
@@ -203,6 +207,41 @@ class DeltaLowGradient90 {
                    barrier);
     sm90::tma_load(to + Shape::at_w, w_.slopes + at * TileH::bytes + channels, Panel::bytes,
                    barrier);
+  }
+
+  // What the block that follows on a multiprocessor reads, to L2; by a warp.
+  __device__ void fetch_ahead(uint32_t block) const {
+    if (block >= gridDim.x) return;
+    DeltaLowGradient90 next(w_, base_);
+    if (next.find(block)) next.fetch();
+  }
+  __device__ void fetch() const {
+    const int64_t from = a_.gate_key.offset(batch_, token_, head_, 64 * part_);
+    const int64_t step = a_.gate_key.view.stride[1];
+    const int size = a_.gate_key.dtype == FOVEA_F32 ? 4 : 2;
+    const auto* gates = a_.gate_key.view.template as<const unsigned char>();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int t = 16 * i + lane_ / 2;
+      if (t < left_) sm90::prefetch_line(gates + (from + t * step) * size + lane_ % 2 * 32 * size);
+    }
+    if (lane_) return;
+    const auto box = [&](const CUtensorMap& map, int column, int head) {
+      sm90::tma_prefetch_box(map, column, token_, head, batch_);
+    };
+    box(w_.forward.q, 64 * part_, head_ / w_.forward.query_share);
+    box(w_.forward.low_a, 64 * part_, head_), box(w_.forward.low_b, 64 * part_, head_);
+    box(w_.forward.k, 64 * part_, head_ / w_.forward.key_share);
+    for (int tile = 0; tile < Shape::Stages && tile < w_.forward.tiles; ++tile) {
+      const int64_t at = (slot_ * a_.heads + head_) * w_.forward.tiles + tile;
+      const int64_t states = at * TileH::bytes + part_ * int64_t{Panel::bytes};
+      box(w_.dout, tile * kChainColumns, head_);
+      box(w_.forward.v, tile * kChainColumns, static_cast<int>(a_.value_head(head_)));
+      sm90::tma_prefetch(w_.answers + at * Panel::bytes, Panel::bytes);
+      sm90::tma_prefetch(w_.updates + at * Panel::bytes, Panel::bytes);
+      sm90::tma_prefetch(w_.states + states, Panel::bytes);
+      sm90::tma_prefetch(w_.slopes + states, Panel::bytes);
+    }
   }
 
   // As the forward's tiles have them.
@@ -370,9 +409,17 @@ class DeltaLowGradient90 {
         const float by = row[c / 2] * (c % 2 ? column.y : column.x);
         // Rows past the last token are of others: 0 times NaN is NaN.
         x[j][c] = s + later <= t && by != 0 ? by * x[j][c] : 0;
-        if (j / 2 == warp_ % 4) pairs[(s % kRows * kRows + t % kRows) * 2] = x[j][c];
       }
     }
+    const int own = warp_ % 4, from = pair * kRows + lane_ / 4;
+#pragma unroll
+    for (int j = 0; j < 2; ++j)
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        pairs[((8 * j + c % 2) * kRows + from + c / 2 * 8) * 2] = own < 2
+                                                                      ? own ? x[2 + j][c] : x[j][c]
+                                                                  : own < 3 ? x[4 + j][c]
+                                                                            : x[6 + j][c];
     uint32_t p[1][4][4];
     pack_operand<Dtype>(p, reinterpret_cast<const float(&)[1][8][4]>(x));
     const uint32_t to = at_ + kShared.panels + which * Panel::bytes +
@@ -638,6 +685,7 @@ class DeltaLowGradient90 {
 #pragma unroll
     for (int i = 0; i < kLast; ++i) x[i] = sum(4, first + i);
   }
+  // A value of each of the thread's tokens.
   template <class T>
   __device__ __forceinline__ void give(const float (&x)[kLast], T* to, int64_t step) const {
     const int last = left_ - kLast * eighth_;
