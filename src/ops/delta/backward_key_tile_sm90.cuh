@@ -104,6 +104,8 @@ class DeltaKeyGradient90 {
     begin();
     load_norms();
     find_decays();
+    __syncthreads();
+    if constexpr (Parts > 1) sm90::cluster_arrive();
     {
       Sums dq, dk2, state;
       Scores score;
@@ -182,6 +184,7 @@ class DeltaKeyGradient90 {
 
   // ---- phase 1
 
+  // By one thread, while the others load gates.
   __device__ void begin() const {
     if (threadIdx.x == 0) {
       for (int i = 0; i < 5; ++i) sm90::barrier_init(full(i), 1);
@@ -194,8 +197,6 @@ class DeltaKeyGradient90 {
       sm90::tma_load_box(rows + Panel::bytes, w_.forward.k, barrier, 64 * part_, token_,
                          head_ / w_.forward.key_share, batch_);
     }
-    __syncthreads();
-    if constexpr (Parts > 1) sm90::cluster_arrive();
   }
   __device__ int64_t place(int tile) const {
     return (slot_ * a_.heads + head_) * w_.forward.tiles + tile;

@@ -66,8 +66,6 @@ class DeltaLowGradient90 {
   static constexpr int Dtype = Shape::Dtype, D = Shape::D;
   static constexpr int kSums = 2, kRows = 16;  // of a warp: blocks of 8 channels, tokens
   static constexpr int kLast = 8;              // tokens of a thread in phase 5
-  static constexpr int kWarps = Shape::threads / 32;
-  static constexpr uint32_t kAhead = 132;  // blocks, about one for each multiprocessor
   using TileH = typename Shape::TileH;
   using Panel = typename Shape::Panel;
   using Sums = float[kSums][4];
@@ -94,9 +92,9 @@ class DeltaLowGradient90 {
   __device__ void run(uint32_t block) {
     if (!find(block)) return;
     begin();
-    if (warp_ == kWarps - 1) fetch_ahead(block + kAhead);
     load_norms();
     find_decays();
+    __syncthreads();
     {
       Sums dq, da, of_b, of_k;
       Scores score;
@@ -175,6 +173,7 @@ class DeltaLowGradient90 {
 
   // ---- phase 1
 
+  // By one thread, while the others load gates.
   __device__ void begin() const {
     if (threadIdx.x == 0) {
       for (int i = 0; i <= Shape::Stages; ++i) sm90::barrier_init(full(i), 1);
@@ -190,58 +189,23 @@ class DeltaLowGradient90 {
       row(1, w_.forward.low_a, head_), row(2, w_.forward.low_b, head_);
       row(3, w_.forward.k, head_ / w_.forward.key_share);
     }
-    __syncthreads();
   }
   // A value tile, to its stage.
   __device__ void load(int tile) const {
     const uint32_t to = panels(tile % Shape::Stages), barrier = full(tile % Shape::Stages);
     const int64_t at = (slot_ * a_.heads + head_) * w_.forward.tiles + tile;
     const int64_t channels = part_ * int64_t{Panel::bytes};
+    const int value_head = head_ / (static_cast<int>(a_.heads) / static_cast<int>(a_.x));
     sm90::barrier_expect(barrier, Shape::stage_bytes);
     sm90::tma_load_box(to, w_.dout, barrier, tile * kChainColumns, token_, head_, batch_);
     sm90::tma_load(to + Shape::at_dy, w_.answers + at * Panel::bytes, Panel::bytes, barrier);
     sm90::tma_load(to + Shape::at_u, w_.updates + at * Panel::bytes, Panel::bytes, barrier);
     sm90::tma_load_box(to + Shape::at_v, w_.forward.v, barrier, tile * kChainColumns, token_,
-                       static_cast<int>(a_.value_head(head_)), batch_);
+                       value_head, batch_);
     sm90::tma_load(to + Shape::at_h, w_.states + at * TileH::bytes + channels, Panel::bytes,
                    barrier);
     sm90::tma_load(to + Shape::at_w, w_.slopes + at * TileH::bytes + channels, Panel::bytes,
                    barrier);
-  }
-
-  // What the block that follows on a multiprocessor reads, to L2; by a warp.
-  __device__ void fetch_ahead(uint32_t block) const {
-    if (block >= gridDim.x) return;
-    DeltaLowGradient90 next(w_, base_);
-    if (next.find(block)) next.fetch();
-  }
-  __device__ void fetch() const {
-    const int64_t from = a_.gate_key.offset(batch_, token_, head_, 64 * part_);
-    const int64_t step = a_.gate_key.view.stride[1];
-    const int size = a_.gate_key.dtype == FOVEA_F32 ? 4 : 2;
-    const auto* gates = a_.gate_key.view.template as<const unsigned char>();
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int t = 16 * i + lane_ / 2;
-      if (t < left_) sm90::prefetch_line(gates + (from + t * step) * size + lane_ % 2 * 32 * size);
-    }
-    if (lane_) return;
-    const auto box = [&](const CUtensorMap& map, int column, int head) {
-      sm90::tma_prefetch_box(map, column, token_, head, batch_);
-    };
-    box(w_.forward.q, 64 * part_, head_ / w_.forward.query_share);
-    box(w_.forward.low_a, 64 * part_, head_), box(w_.forward.low_b, 64 * part_, head_);
-    box(w_.forward.k, 64 * part_, head_ / w_.forward.key_share);
-    for (int tile = 0; tile < Shape::Stages && tile < w_.forward.tiles; ++tile) {
-      const int64_t at = (slot_ * a_.heads + head_) * w_.forward.tiles + tile;
-      const int64_t states = at * TileH::bytes + part_ * int64_t{Panel::bytes};
-      box(w_.dout, tile * kChainColumns, head_);
-      box(w_.forward.v, tile * kChainColumns, static_cast<int>(a_.value_head(head_)));
-      sm90::tma_prefetch(w_.answers + at * Panel::bytes, Panel::bytes);
-      sm90::tma_prefetch(w_.updates + at * Panel::bytes, Panel::bytes);
-      sm90::tma_prefetch(w_.states + states, Panel::bytes);
-      sm90::tma_prefetch(w_.slopes + states, Panel::bytes);
-    }
   }
 
   // As the forward's tiles have them.
@@ -709,19 +673,21 @@ class DeltaLowGradient90 {
     const bool norms = which % 3 == 0;
     const int first = kLast * eighth_;
     const float* norm = floats(kShared.norm) + (which ? 0 : kChainTokens) + first;
-    if (!to && !term) return;
     float x[kLast];
-#pragma unroll
-    for (int i = 0; i < kLast; ++i) {
-      x[i] = of[i];
-      if (!to && norms) x[i] = first + i < left_ ? x[i] / norm[i] : 0;
-      if (D == 64 && to && norms && a_.l2_norm)
-        x[i] = fmaf(-norm[i] * norm[i] * dot(which / 3, first + i), one(which, first + i), x[i]);
-    }
     if (to) {
+#pragma unroll
+      for (int i = 0; i < kLast; ++i) x[i] = of[i];
+      if (D == 64 && norms && a_.l2_norm) {
+#pragma unroll
+        for (int i = 0; i < kLast; ++i)
+          x[i] = fmaf(-norm[i] * norm[i] * dot(which / 3, first + i), one(which, first + i), x[i]);
+      }
       give(x, to.view.template as<uint16_t>() + to.offset(batch_, token_ + first, head_, channel()),
            to.view.stride[1]);
-    } else {
+    } else if (term) {
+#pragma unroll
+      for (int i = 0; i < kLast; ++i)
+        x[i] = !norms ? of[i] : first + i < left_ ? of[i] / norm[i] : 0;
       const int64_t row = (int64_t{batch_} * a_.s + token_ + first) * a_.heads + head_;
       give(x, term + row * D + channel(), a_.heads * D);
     }
