@@ -21,7 +21,11 @@
 //   |       | half with a                             |                                      |
 //   | 5     | a thread: a channel of 8 tokens         | sums of both; norms, gates, stores   |
 //
-// Barriers are those of backward_key_tile_sm90.cuh, but for the cluster's.
+// Barriers of the block lie between them.
+//
+//   | barrier     | who arrives   | who waits   | what it guards                     |
+//   | panels full | thread 0, TMA | all         | dO, dY, U, V, H, W of a value tile |
+//   | rows full   | thread 0, TMA | all         | Q, A, B, K of the chunk            |
 #pragma once
 #include "cuda/block/reduce.cuh"
 #include "ops/delta/backward.cuh"
