@@ -104,6 +104,8 @@ class DeltaKeyGradient90 {
     begin();
     load_norms();
     find_decays();
+    __syncthreads();
+    if constexpr (Parts > 1) sm90::cluster_arrive();
     {
       Sums dq, dk2, state;
       Scores score;
@@ -127,8 +129,8 @@ class DeltaKeyGradient90 {
       sm90::cluster_arrive(), sm90::cluster_wait();
     else
       __syncthreads();
-    rows();
     gates(raw);
+    rows();
     betas();
   }
 
@@ -169,7 +171,8 @@ class DeltaKeyGradient90 {
     part_ = static_cast<int>(block % Parts), block /= Parts;
     const uint32_t slot = block / heads;
     head_ = static_cast<int>(block - slot * heads), slot_ = slot;
-    const int64_t sequence = w_.forward.sequence_of(slot_);
+    const int64_t sequence = a_.run.start ? w_.forward.sequence_of(slot_)
+                                          : slot / static_cast<uint32_t>(w_.forward.chunks);
     const RunTokens run = a_.run[sequence];
     const int64_t first = (slot_ - w_.forward.slot(sequence, run.begin)) * kChainTokens;
     if (first >= run.count) return false;
@@ -181,6 +184,7 @@ class DeltaKeyGradient90 {
 
   // ---- phase 1
 
+  // By one thread, while the others load gates.
   __device__ void begin() const {
     if (threadIdx.x == 0) {
       for (int i = 0; i < 5; ++i) sm90::barrier_init(full(i), 1);
@@ -193,8 +197,6 @@ class DeltaKeyGradient90 {
       sm90::tma_load_box(rows + Panel::bytes, w_.forward.k, barrier, 64 * part_, token_,
                          head_ / w_.forward.key_share, batch_);
     }
-    __syncthreads();
-    if constexpr (Parts > 1) sm90::cluster_arrive();
   }
   __device__ int64_t place(int tile) const {
     return (slot_ * a_.heads + head_) * w_.forward.tiles + tile;
@@ -379,9 +381,17 @@ class DeltaKeyGradient90 {
         const float by = row[c / 2] * (c % 2 ? column.y : column.x);
         // Rows past the last token are of others: 0 times NaN is NaN.
         x[j][c] = s + which <= t && by != 0 ? by * x[j][c] : 0;
-        if (j / 2 == warp_ % 4) pairs[(s % kRows * kRows + t % kRows) * 2] = x[j][c];
       }
     }
+    const int own = warp_ % 4, from = pair * kRows + lane_ / 4;
+#pragma unroll
+    for (int j = 0; j < 2; ++j)
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        pairs[((8 * j + c % 2) * kRows + from + c / 2 * 8) * 2] = own < 2
+                                                                      ? own ? x[2 + j][c] : x[j][c]
+                                                                  : own < 3 ? x[4 + j][c]
+                                                                            : x[6 + j][c];
     uint32_t p[1][4][4];
     pack_operand<Dtype>(p, reinterpret_cast<const float(&)[1][8][4]>(x));
     const uint32_t to = at_ + kShared.panels + which * Shape::at_g +
@@ -597,16 +607,16 @@ class DeltaKeyGradient90 {
     }
     if (w_.b.terms.dg) {
       const int64_t row = (int64_t{batch_} * a_.s + token_ + first) * a_.heads + head_;
-      give_gates(carry, w_.b.terms.dg + row * D + channel(), a_.heads * D);
+      give(carry, w_.b.terms.dg + row * D + channel(), a_.heads * D);
     }
     if (!w_.dgate_key) return;
     times_slopes(carry, raw);
     const int64_t at = w_.dgate_key.offset(batch_, token_ + first, head_, channel());
     const int64_t step = w_.dgate_key.view.stride[1];
     if (w_.dgate_key.dtype == FOVEA_F32)
-      give_gates(carry, w_.dgate_key.view.template as<float>() + at, step);
+      give(carry, w_.dgate_key.view.template as<float>() + at, step);
     else
-      give_gates(carry, w_.dgate_key.view.template as<uint16_t>() + at, step);
+      give(carry, w_.dgate_key.view.template as<uint16_t>() + at, step);
   }
   __device__ void times_slopes(float (&x)[kRows], const float (&raw)[kRows]) const {
     if (a_.gate.map == FOVEA_X_GATE_MAP_LOG && !(a_.gate.bound > 0)) {
@@ -628,8 +638,9 @@ class DeltaKeyGradient90 {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) x[i] = sum(3, kRows * block_ + i);
   }
+  // A value of each of the thread's tokens.
   template <class T>
-  __device__ __forceinline__ void give_gates(const float (&x)[kRows], T* to, int64_t step) const {
+  __device__ __forceinline__ void give(const float (&x)[kRows], T* to, int64_t step) const {
     const int last = left_ - kRows * block_;
 #pragma unroll
     for (int i = 0; i < kRows; ++i, to += step) {
@@ -642,29 +653,29 @@ class DeltaKeyGradient90 {
   }
 
   __device__ void rows() const {
-    give(0, w_.dq, w_.b.terms.dq), give(1, w_.dk, w_.b.terms.dk);
+    give_rows(0, w_.dq, w_.b.terms.dq), give_rows(1, w_.dk, w_.b.terms.dk);
   }
   // Of q (0) or k (1): the output, through its norm; or terms of q^ or k^.
-  __device__ __forceinline__ void give(int which, const Floats<4>& to, float* term) const {
-    const int first = kRows * block_, last = min(kRows, left_ - first);
-    const float* norm = floats(kShared.norm) + (which ? 0 : kChainTokens);
+  __device__ __forceinline__ void give_rows(int which, const Floats<4>& to, float* term) const {
+    const int first = kRows * block_;
+    const float* norm = floats(kShared.norm) + (which ? 0 : kChainTokens) + first;
+    if (!to && !term) return;
     if (to) {
-      const int64_t step = to.view.stride[1];
-      int64_t at = to.offset(batch_, token_ + first, head_, channel());
-#pragma unroll 4
-      for (int i = 0; i < last; ++i, at += step) {
-        const int t = first + i;
-        float x = sum(2 * which, t);
-        if (a_.l2_norm) x = fmaf(-norm[t] * norm[t] * dot(which, t), one(which, t), x);
-        to.view.template as<uint16_t>()[at] = static_cast<uint16_t>(pack<Dtype>(x, x));
+      float x[kRows];
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) x[i] = sum(2 * which, first + i);
+      if (a_.l2_norm) {
+#pragma unroll
+        for (int i = 0; i < kRows; ++i)
+          x[i] = fmaf(-norm[i] * norm[i] * dot(which, first + i), one(which, first + i), x[i]);
       }
-    } else if (term) {
+      give(x, to.view.template as<uint16_t>() + to.offset(batch_, token_ + first, head_, channel()),
+           to.view.stride[1]);
+    } else {
+      const int64_t row = (int64_t{batch_} * a_.s + token_ + first) * a_.heads + head_;
 #pragma unroll 1
-      for (int i = 0; i < last; ++i) {
-        const int t = first + i;
-        const int64_t row = (int64_t{batch_} * a_.s + token_ + t) * a_.heads + head_;
-        term[row * D + channel()] = sum(2 * which, t) / norm[t];
-      }
+      for (int i = 0; first + i < left_ && i < kRows; ++i)
+        term[(row + i * a_.heads) * D + channel()] = sum(2 * which, first + i) / norm[i];
     }
   }
   __device__ void betas() const {

@@ -2,6 +2,7 @@
 // The gradients of x_delta_backward's low rank on Hopper, from H, U, dY, V and W that the chains
 // left: a block for each chunk of 64 tokens, head and 64 channels.  Letters are those of
 // backward_key_tile_sm90.cuh; up'_t is up_t without the decay of t, and 2^D'_ts that without t's.
+//
 //   E_ts = scale |q_t|^-1 dO_t . U_s,  F_ts = scale |q_t|^-1 |k_s|^-1 dO_t . V_s, s <= t
 //   M_ts = dY_t . U_s,                 N_ts = |k_s|^-1 dY_t . V_s, s < t
 //   dq_t = scale |q_t|^-1 2^P_t . (H dO_t) + sum over s <= t of 2^D_ts . (E_ts b_s + F_ts k_s)
@@ -12,13 +13,19 @@
 //            + sum over t >= j of q_t . dq_t - b_t . db_t - k_t . dk_t without W's part
 //            + sum over t > j of a_t . da_t
 //
-//   | phase | who                                 | what | | 1     | a warp: 16 tokens, 32 channels
-//   | H dO, H dY, W U, W V; E and F, or M and N      | | 2     | a thread: a channel of 16 tokens
-//   | q up, a up', b down, k down; totals            | | 3     | a warp, as in 1 | products between
-//   blocks                        | | 4     | a thread, as in 2                   | within its
-//   block; gradients; sums              | | 5     | a thread, as in 2                   | norms,
-//   gates, stores                           |
-// Barriers are those of backward_key_tile_sm90.cuh.
+//   | phase | who                                     | what                                 |
+//   | 1     | a warp: 16 tokens, 16 channels          | H dO, H dY, W U, W V; E, F, M or N   |
+//   | 2     | a thread: a channel of 16 tokens        | q up, k down, totals; a up', b down  |
+//   | 3     | a warp, as in 1                         | products between blocks              |
+//   | 4     | a thread, as in 2; half of them with q, | within its block: of dO, or of dY    |
+//   |       | half with a                             |                                      |
+//   | 5     | a thread: a channel of 8 tokens         | sums of both; norms, gates, stores   |
+//
+// Barriers of the block lie between them.
+//
+//   | barrier     | who arrives   | who waits   | what it guards                     |
+//   | panels full | thread 0, TMA | all         | dO, dY, U, V, H, W of a value tile |
+//   | rows full   | thread 0, TMA | all         | Q, A, B, K of the chunk            |
 #pragma once
 #include "cuda/block/reduce.cuh"
 #include "ops/delta/backward.cuh"
@@ -28,7 +35,7 @@ namespace fovea::cuda {
 
 template <int D_>
 struct DeltaLowGradientShape90 {
-  static constexpr int Dtype = FOVEA_BF16, D = D_, Parts = D / 64, Stages = 2, threads = 256;
+  static constexpr int Dtype = FOVEA_BF16, D = D_, Parts = D / 64, Stages = 2, threads = 512;
   using TileH = Swizzled<kChainColumns, D>;
   using Panel = Swizzled<64, 64>;
   // Of 64 value columns: dO, dY, U, V, then H and W of the block's channels.
@@ -39,8 +46,8 @@ struct DeltaLowGradientShape90 {
   static constexpr int at_q = 4 * Panel::bytes, at_a = 5 * Panel::bytes;
   static constexpr int at_b = 6 * Panel::bytes, at_k = 7 * Panel::bytes;
   static constexpr int sum_bytes = kChainTokens * 64 * 4;
-  static constexpr int panel_bytes = Stages * stage_bytes;
-  static_assert(8 * Panel::bytes <= panel_bytes && 5 * sum_bytes <= panel_bytes);
+  static constexpr int panel_bytes = 7 * sum_bytes;
+  static_assert(8 * Panel::bytes <= panel_bytes && Stages * stage_bytes <= panel_bytes);
 };
 
 template <class Shape>
@@ -48,25 +55,30 @@ struct DeltaLowGradientShared90 : sm90::SharedLayout {
   int rows = tiles(4 * Shape::Panel::bytes);  // Q, A, B, K
   int panels = tiles(Shape::panel_bytes);
   int decays = of<float>(kChainTokens * 64);   // [token][channel]
-  int pairs = of<float4>(4 * 16 * 16);         // E, F, M, N within a block: [block][s][t]
+  int pairs = of<float2>(2 * 4 * 16 * 16);     // within a block: [E, F or M, N][block][s][t]
   int norm = of<float>(2 * kChainTokens);      // |k|^-1, |q|^-1; 0 past the last token
   int dots = of<float>(2 * 2 * kChainTokens);  // q . dq, k . dk, of 32 channels
-  int total = of<float>(4 * 64);               // [block][channel], as what follows
-  int states = of<float>(4 * 64);              // <H, W>, of a quarter of value columns
-  int own = of<float>(4 * 64);
-  int carry = of<float>(4 * 64);
+  int total = of<float>(4 * 64);               // [block][channel]
+  int states = of<float>(8 * 64);              // <H, W>, of an eighth of value columns
+  int own = of<float>(8 * 64);                 // [eighth of the tokens][channel]
+  int carry = of<float>(8 * 64);
   int full = barriers(Shape::Stages + 1);
 };
 
 template <class Shape>
 class DeltaLowGradient90 {
   static constexpr int Dtype = Shape::Dtype, D = Shape::D;
-  static constexpr int kSums = 4, kRows = 16;  // of a warp: blocks of 8 channels, tokens
+  static constexpr int kSums = 2, kRows = 16;  // of a warp: blocks of 8 channels, tokens
+  static constexpr int kLast = 8;              // tokens of a thread in phase 5
   using TileH = typename Shape::TileH;
   using Panel = typename Shape::Panel;
   using Sums = float[kSums][4];
   using Scores = float[8][4];
   static constexpr DeltaLowGradientShared90<Shape> kShared = DeltaLowGradientShared90<Shape>();
+  // What a thread has of its tokens at last.
+  struct Gradients {
+    float dq[kLast], da[kLast], db[kLast], dk[kLast], own[kLast], later[kLast], carry[kLast];
+  };
 
  public:
   static constexpr int shared_bytes = kShared.bytes;
@@ -79,20 +91,21 @@ class DeltaLowGradient90 {
         lane_(threadIdx.x % 32),
         warp_(sm90::uniform(threadIdx.x / 32)),
         channel_(threadIdx.x % 64),
-        block_(sm90::uniform(threadIdx.x / 64)) {}
+        eighth_(sm90::uniform(threadIdx.x / 64)) {}
 
   __device__ void run(uint32_t block) {
     if (!find(block)) return;
     begin();
     load_norms();
     find_decays();
+    __syncthreads();
     {
       Sums dq, da, of_b, of_k;
-      Scores x, y;
+      Scores score;
       float states;
-      multiply(dq, da, of_b, of_k, x, y, states);
-      floats(kShared.states)[block_ * 64 + channel_] = states;
-      write_score(x, 2 * half()), write_score(y, 2 * half() + 1);
+      multiply(dq, da, of_b, of_k, score, states);
+      floats(kShared.states)[eighth_ * 64 + channel_] = states;
+      write_score(score, quarter());
       scale_rows();
       __syncthreads();
       Sums db, dk;
@@ -101,10 +114,18 @@ class DeltaLowGradient90 {
       keep_all(dq, da, of_b, of_k, db, dk);
     }
     __syncthreads();
-    within();
+    if (eighth_ < 4)
+      within<false>();
+    else
+      within<true>();
+    float raw[kLast] = {};
+    if (w_.dgate_key) load_gates(raw);
     __syncthreads();
-    gates();
-    rows();
+    Gradients of;
+    join_sums(of);
+    __syncthreads();
+    rows(of);
+    gates(of, raw);
   }
 
  private:
@@ -113,32 +134,38 @@ class DeltaLowGradient90 {
   __device__ uint32_t panels(int stage) const {
     return at_ + kShared.panels + stage * Shape::stage_bytes;
   }
-  // Sums in f32: 0 dq, 1 da, 2 db, 3 dk, 4 what W gave to b . db + k . dk.
+  // Sums in f32: 0 dq, 1 da, 2 db, 3 dk, 4 what W gave to b . db + k . dk; 5, 6: a's part of 2, 3.
   __device__ float* sums(int which, int t) const {
     return floats(kShared.panels + which * Shape::sum_bytes) + t * 64;
   }
   __device__ float& sum(int which, int t) const { return sums(which, t)[channel_ ^ t % 4 * 8]; }
   __device__ float& decay(int t) const { return floats(kShared.decays)[t * 64 + channel_]; }
-  // The thread's channel of a row of Q (0), A, B or K (3): 0 past the last token.
+  // Where a row's channel lies in a panel.
   __device__ static int at(int t, int channel) {
     return static_cast<int>(Panel::at(t, channel / 8)) + channel % 8 * 2;
   }
+  __device__ static float wide(const unsigned char* from) {
+    return float_of(uint32_t{*reinterpret_cast<const uint16_t*>(from)} << 16);
+  }
+  // The thread's channel of a row of Q (0), A, B or K (3), once clear_rows() has run.
   __device__ float one(int which, int t) const {
-    const unsigned char* from = base_ + kShared.rows + which * Panel::bytes + at(t, channel_);
-    return t < left_ ? float_of(uint32_t{*reinterpret_cast<const uint16_t*>(from)} << 16) : 0.f;
+    return wide(base_ + kShared.rows + which * Panel::bytes + at(t, channel_));
   }
   __device__ void put(int to, int t, float x) const {
     *reinterpret_cast<uint16_t*>(base_ + kShared.panels + to + at(t, channel_)) =
         static_cast<uint16_t>(pack<Dtype>(x, x));
   }
   __device__ int channel() const { return 64 * part_ + channel_; }
+  // In phases 2 and 4: the thread's block of tokens.
+  __device__ int block() const { return eighth_ % 4; }
 
   __device__ bool find(uint32_t block) {
     const auto heads = static_cast<uint32_t>(a_.heads);
     part_ = static_cast<int>(block % Shape::Parts), block /= Shape::Parts;
     const uint32_t slot = block / heads;
     head_ = static_cast<int>(block - slot * heads), slot_ = slot;
-    const int64_t sequence = w_.forward.sequence_of(slot_);
+    const int64_t sequence = a_.run.start ? w_.forward.sequence_of(slot_)
+                                          : slot / static_cast<uint32_t>(w_.forward.chunks);
     const RunTokens run = a_.run[sequence];
     const int64_t first = (slot_ - w_.forward.slot(sequence, run.begin)) * kChainTokens;
     if (first >= run.count) return false;
@@ -150,6 +177,7 @@ class DeltaLowGradient90 {
 
   // ---- phase 1
 
+  // By one thread, while the others load gates.
   __device__ void begin() const {
     if (threadIdx.x == 0) {
       for (int i = 0; i <= Shape::Stages; ++i) sm90::barrier_init(full(i), 1);
@@ -165,19 +193,19 @@ class DeltaLowGradient90 {
       row(1, w_.forward.low_a, head_), row(2, w_.forward.low_b, head_);
       row(3, w_.forward.k, head_ / w_.forward.key_share);
     }
-    __syncthreads();
   }
   // A value tile, to its stage.
   __device__ void load(int tile) const {
     const uint32_t to = panels(tile % Shape::Stages), barrier = full(tile % Shape::Stages);
     const int64_t at = (slot_ * a_.heads + head_) * w_.forward.tiles + tile;
     const int64_t channels = part_ * int64_t{Panel::bytes};
+    const int value_head = head_ / (static_cast<int>(a_.heads) / static_cast<int>(a_.x));
     sm90::barrier_expect(barrier, Shape::stage_bytes);
     sm90::tma_load_box(to, w_.dout, barrier, tile * kChainColumns, token_, head_, batch_);
     sm90::tma_load(to + Shape::at_dy, w_.answers + at * Panel::bytes, Panel::bytes, barrier);
     sm90::tma_load(to + Shape::at_u, w_.updates + at * Panel::bytes, Panel::bytes, barrier);
     sm90::tma_load_box(to + Shape::at_v, w_.forward.v, barrier, tile * kChainColumns, token_,
-                       static_cast<int>(a_.value_head(head_)), batch_);
+                       value_head, batch_);
     sm90::tma_load(to + Shape::at_h, w_.states + at * TileH::bytes + channels, Panel::bytes,
                    barrier);
     sm90::tma_load(to + Shape::at_w, w_.slopes + at * TileH::bytes + channels, Panel::bytes,
@@ -195,41 +223,46 @@ class DeltaLowGradient90 {
     floats(kShared.norm)[i] =
         t < left_ ? reinterpret_cast<const float*>(from + kDeltaTile)[t] : 0.f;
   }
-  // Of the thread's tokens and channel.
+  // Of an eighth of the tokens, the thread's channel.
   __device__ void find_decays() const {
     const Log2Gate gate(a_, head_);
-    load_gates(floats(kShared.decays));
+    float raw[kLast];
+    load_gates(raw);
+#pragma unroll
+    for (int i = 0; i < kLast; ++i) decay(kLast * eighth_ + i) = raw[i];
     if (gate.kind == Log2Map::log) decays_of<Log2Map::log>(gate);
     if (gate.kind == Log2Map::power) decays_of<Log2Map::power>(gate);
     if (gate.kind == Log2Map::bounded) decays_of<Log2Map::bounded>(gate);
     if (gate.kind == Log2Map::softplus) decays_of<Log2Map::softplus>(gate);
   }
-  // The raw gates with their bias, of a batch of loads, to [token][channel].
-  __device__ void load_gates(float* to) const {
+  // The raw gates with their bias, all loads at once.
+  __device__ __forceinline__ void load_gates(float (&x)[kLast]) const {
     const float bias = a_.bias ? *a_.bias.at(head_, channel()) : 0.f;
     const int64_t step = a_.gate_key.view.stride[1];
-    int64_t at = a_.gate_key.offset(batch_, token_ + kRows * block_, head_, channel());
-    const bool wide = a_.gate_key.dtype == FOVEA_F32;
-    float x[kRows];
+    const int first = kLast * eighth_;
+    const int64_t at = a_.gate_key.offset(batch_, token_ + first, head_, channel());
+    if (a_.gate_key.dtype == FOVEA_F32) {
+      const float* from = a_.gate_key.view.template as<const float>() + at;
 #pragma unroll
-    for (int i = 0; i < kRows; ++i, at += step) {
-      x[i] = 0;
-      if (kRows * block_ + i >= left_) continue;
-      x[i] = wide ? a_.gate_key.view.template as<const float>()[at]
-                  : float_of(uint32_t{a_.gate_key.view.template as<const uint16_t>()[at]} << 16);
+      for (int i = 0; i < kLast; ++i, from += step) x[i] = first + i < left_ ? *from : 0.f;
+    } else {
+      const uint16_t* from = a_.gate_key.view.template as<const uint16_t>() + at;
+#pragma unroll
+      for (int i = 0; i < kLast; ++i, from += step)
+        x[i] = float_of(first + i < left_ ? uint32_t{*from} << 16 : 0u);
     }
 #pragma unroll
-    for (int i = 0; i < kRows; ++i) to[(kRows * block_ + i) * 64 + channel_] = x[i] + bias;
+    for (int i = 0; i < kLast; ++i) x[i] += bias;
   }
   template <Log2Map Kind>
-  __device__ void decays_of(const Log2Gate& gate) const {
-#pragma unroll 8
-    for (int i = 0; i < kRows; ++i) {
-      const int t = kRows * block_ + i;
-      float more = 0;
-      if (t < left_ && a_.gate_head)
-        more = gate.template of<Kind>(a_.gate_head(batch_, token_ + t, head_));
-      const float log = gate.template of<Kind>(decay(t)) + more;
+  __device__ __forceinline__ void decays_of(const Log2Gate& gate) const {
+    const bool heads = static_cast<bool>(a_.gate_head);
+#pragma unroll 4
+    for (int i = 0; i < kLast; ++i) {
+      const int t = kLast * eighth_ + i;
+      float log = gate.template of<Kind>(decay(t));
+      if (heads && t < left_)
+        log += gate.template of<Kind>(a_.gate_head(batch_, token_ + t, head_));
       decay(t) = t < left_ ? exp2_fast(log < kGateLeast ? kGateLeast : log) : 1.f;
     }
   }
@@ -237,7 +270,7 @@ class DeltaLowGradient90 {
   __device__ int first_row() const {
     return kRows * (warp_ % 4);
   }
-  __device__ int half() const {
+  __device__ int quarter() const {
     return warp_ / 4;
   }
   template <int N>
@@ -248,69 +281,76 @@ class DeltaLowGradient90 {
       for (int i = 0; i < 4; ++i) x[j][i] = 0;
   }
 
-  // dq = dO H, da = dY H, of_b = U W, of_k = V W, of the warp's tokens and channels.  x and y: dO
-  // or dY, by the warp's half, with U' and V'.  <H, W> of the thread's channel.
-  __device__ __forceinline__ void multiply(Sums& dq, Sums& da, Sums& of_b, Sums& of_k, Scores& x,
-                                           Scores& y, float& states) const {
-    clear(dq), clear(da), clear(of_b), clear(of_k), clear(x), clear(y);
+  // dq = dO H, da = dY H, of_b = U W, of_k = V W, of the warp's tokens and channels.  score: of the
+  // warp's quarter dO U', dO V', dY U' or dY V'.  <H, W> of the thread's channel.
+  __device__ __forceinline__ void multiply(Sums& dq, Sums& da, Sums& of_b, Sums& of_k,
+                                           Scores& score, float& states) const {
+    clear(dq), clear(da), clear(of_b), clear(of_k), clear(score);
     states = 0;
-    const uint32_t rows = Panel::at(first_row() + outer_row(lane_), outer_chunk(lane_));
-    const uint32_t tokens = Panel::at(inner_row(lane_), first_row() / 8 + inner_chunk(lane_));
-    const uint32_t columns = Panel::at(outer_row(lane_), outer_chunk(lane_));
-    const uint32_t inner = Panel::at(inner_row(lane_), inner_chunk(lane_));
 #pragma unroll 1
     for (int tile = 0; tile < w_.forward.tiles; ++tile) {
       const int stage = tile % Shape::Stages;
       const uint32_t at = panels(stage);
       sm90::barrier_wait(full(stage), tile / Shape::Stages & 1);
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        const uint32_t step = k * kRows * kPanelRowBytes;
-        uint32_t dout[4], dy[4], u[4], v[4], row[4];
-        load_matrices(dout, Panel::pair(at + rows, k));
-        load_matrices(dy, Panel::pair(at + Shape::at_dy + rows, k));
-        load_matrices_transposed(u, at + Shape::at_u + tokens + step);
-        load_matrices(v, Panel::pair(at + Shape::at_v + rows, k));
-#pragma unroll
-        for (int i = 0; i < 4; ++i) row[i] = half() ? dy[i] : dout[i];
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          uint32_t h[4], w[4];
-          const uint32_t from = (at + columns + step) ^ half() * 64;
-          load_matrices_transposed(h, Panel::pair(from + Shape::at_h, j));
-          load_matrices_transposed(w, Panel::pair(from + Shape::at_w, j));
-          mma<Dtype>(dq[2 * j], dout, h[0], h[1]);
-          mma<Dtype>(dq[2 * j + 1], dout, h[2], h[3]);
-          mma<Dtype>(da[2 * j], dy, h[0], h[1]);
-          mma<Dtype>(da[2 * j + 1], dy, h[2], h[3]);
-          mma<Dtype>(of_b[2 * j], u, w[0], w[1]);
-          mma<Dtype>(of_b[2 * j + 1], u, w[2], w[3]);
-          mma<Dtype>(of_k[2 * j], v, w[0], w[1]);
-          mma<Dtype>(of_k[2 * j + 1], v, w[2], w[3]);
-        }
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          if (kRows * j > first_row()) continue;
-          uint32_t s[4], z[4];
-          load_matrices_transposed(s, Panel::pair(at + Shape::at_u + columns + step, j));
-          load_matrices(z, Panel::pair(at + Shape::at_v + inner, k) + j * kRows * kPanelRowBytes);
-          mma<Dtype>(x[2 * j], row, s[0], s[1]);
-          mma<Dtype>(x[2 * j + 1], row, s[2], s[3]);
-          mma<Dtype>(y[2 * j], row, z[0], z[1]);
-          mma<Dtype>(y[2 * j + 1], row, z[2], z[3]);
-        }
-      }
+      multiply_states(dq, da, of_b, of_k, at);
+      multiply_scores(score, at);
       const unsigned char* h = base_ + (at + Shape::at_h - at_);
 #pragma unroll 4
-      for (int i = 0; i < kRows; ++i) {
-        const unsigned char* from = h + this->at(kRows * block_ + i, channel_);
-        states =
-            fmaf(float_of(uint32_t{*reinterpret_cast<const uint16_t*>(from)} << 16),
-                 float_of(uint32_t{*reinterpret_cast<const uint16_t*>(from + Panel::bytes)} << 16),
-                 states);
+      for (int i = 0; i < kLast; ++i) {
+        const unsigned char* from = h + this->at(kLast * eighth_ + i, channel_);
+        states = fmaf(wide(from), wide(from + Panel::bytes), states);
       }
       __syncthreads();
       if (threadIdx.x == 0 && tile + Shape::Stages < w_.forward.tiles) load(tile + Shape::Stages);
+    }
+  }
+  __device__ __forceinline__ void multiply_states(Sums& dq, Sums& da, Sums& of_b, Sums& of_k,
+                                                  uint32_t at) const {
+    const uint32_t rows = Panel::at(first_row() + outer_row(lane_), outer_chunk(lane_));
+    const uint32_t tokens = Panel::at(inner_row(lane_), first_row() / 8 + inner_chunk(lane_));
+    const uint32_t columns =
+        Panel::pair(at + Panel::at(outer_row(lane_), outer_chunk(lane_)), quarter());
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const uint32_t step = k * kRows * kPanelRowBytes;
+      uint32_t dout[4], dy[4], u[4], v[4], h[4], w[4];
+      load_matrices(dout, Panel::pair(at + rows, k));
+      load_matrices(dy, Panel::pair(at + Shape::at_dy + rows, k));
+      load_matrices_transposed(u, at + Shape::at_u + tokens + step);
+      load_matrices(v, Panel::pair(at + Shape::at_v + rows, k));
+      load_matrices_transposed(h, columns + Shape::at_h + step);
+      load_matrices_transposed(w, columns + Shape::at_w + step);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        mma<Dtype>(dq[i], dout, h[2 * i], h[2 * i + 1]);
+        mma<Dtype>(da[i], dy, h[2 * i], h[2 * i + 1]);
+        mma<Dtype>(of_b[i], u, w[2 * i], w[2 * i + 1]);
+        mma<Dtype>(of_k[i], v, w[2 * i], w[2 * i + 1]);
+      }
+    }
+  }
+  __device__ __forceinline__ void multiply_scores(Scores& score, uint32_t at) const {
+    const uint32_t rows = at + quarter() / 2 * Shape::at_dy +
+                          Panel::at(first_row() + outer_row(lane_), outer_chunk(lane_));
+    const uint32_t u = at + Shape::at_u + Panel::at(outer_row(lane_), outer_chunk(lane_));
+    const uint32_t v = at + Shape::at_v + Panel::at(inner_row(lane_), inner_chunk(lane_));
+    const bool values = quarter() % 2;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      uint32_t row[4];
+      load_matrices(row, Panel::pair(rows, k));
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if (kRows * j > first_row()) continue;
+        const int step = kRows * kPanelRowBytes;
+        uint32_t s[4];
+        if (values)
+          load_matrices(s, Panel::pair(v, k) + j * step);
+        else
+          load_matrices_transposed(s, Panel::pair(u + k * step, j));
+        mma<Dtype>(score[2 * j], row, s[0], s[1]);
+        mma<Dtype>(score[2 * j + 1], row, s[2], s[3]);
+      }
     }
   }
 
@@ -326,18 +366,28 @@ class DeltaLowGradient90 {
       const int t = first + 8 * h;
       row[h] = later ? (t < left_ ? 1.f : 0.f) : t >= from_ ? a_.scale * norm[64 + t] : 0.f;
     }
-    float* pairs = floats(kShared.pairs) + warp_ % 4 * 1024 + which;
+    float* pairs = floats(kShared.pairs) + (4 * later + warp_ % 4) * 512 + which % 2;
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
+      float2 column = make_float2(1, 1);
+      if (which % 2) column = *reinterpret_cast<const float2*>(norm + 8 * j + pair);
 #pragma unroll
       for (int c = 0; c < 4; ++c) {
         const int t = first + c / 2 * 8, s = 8 * j + pair + c % 2;
-        const float by = which % 2 ? row[c / 2] * norm[s] : row[c / 2];
+        const float by = row[c / 2] * (c % 2 ? column.y : column.x);
         // Rows past the last token are of others: 0 times NaN is NaN.
         x[j][c] = s + later <= t && by != 0 ? by * x[j][c] : 0;
-        if (j / 2 == warp_ % 4) pairs[(s % kRows * kRows + t % kRows) * 4] = x[j][c];
       }
     }
+    const int own = warp_ % 4, from = pair * kRows + lane_ / 4;
+#pragma unroll
+    for (int j = 0; j < 2; ++j)
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        pairs[((8 * j + c % 2) * kRows + from + c / 2 * 8) * 2] = own < 2
+                                                                      ? own ? x[2 + j][c] : x[j][c]
+                                                                  : own < 3 ? x[4 + j][c]
+                                                                            : x[6 + j][c];
     uint32_t p[1][4][4];
     pack_operand<Dtype>(p, reinterpret_cast<const float(&)[1][8][4]>(x));
     const uint32_t to = at_ + kShared.panels + which * Panel::bytes +
@@ -345,23 +395,35 @@ class DeltaLowGradient90 {
 #pragma unroll
     for (int k = 0; k < 4; ++k) sm90::store_matrices(Panel::pair(to, k), p[0][k]);
   }
-  // The thread's channel of q up, a up', b down and k down.
+  // The thread's rows past the last token are 0, not those of another sequence.
+  __device__ void clear_rows(int first, int second) const {
+#pragma unroll 1
+    for (int t = max(left_, kRows * block()); t < kRows * block() + kRows; ++t) {
+      unsigned char* to = base_ + kShared.rows + at(t, channel_);
+      *reinterpret_cast<uint16_t*>(to + first * Panel::bytes) = 0;
+      *reinterpret_cast<uint16_t*>(to + second * Panel::bytes) = 0;
+    }
+  }
+  // The thread's channel of q up and k down, or of a up' and b down.
   __device__ __forceinline__ void scale_rows() const {
+    const bool later = eighth_ >= 4;
+    const int row = later ? 1 : 0, column = later ? 2 : 3;
     sm90::barrier_wait(full(Shape::Stages), 0);
+    clear_rows(row, column);
     float by = 1;
 #pragma unroll 4
     for (int i = 0; i < kRows; ++i) {
-      const int t = kRows * block_ + i;
-      put(Shape::at_a, t, one(1, t) * by);
-      by *= decay(t);
-      put(Shape::at_q, t, one(0, t) * by);
+      const int t = kRows * block() + i;
+      const float after = by * decay(t);
+      put(later ? Shape::at_a : Shape::at_q, t, one(row, t) * (later ? by : after));
+      by = after;
     }
-    floats(kShared.total)[block_ * 64 + channel_] = by;
+    if (!later) floats(kShared.total)[block() * 64 + channel_] = by;
     by = 1;
 #pragma unroll 4
     for (int i = kRows - 1; i >= 0; --i) {
-      const int t = kRows * block_ + i;
-      put(Shape::at_b, t, one(2, t) * by), put(Shape::at_k, t, one(3, t) * by);
+      const int t = kRows * block() + i;
+      put(later ? Shape::at_b : Shape::at_k, t, one(column, t) * by);
       by *= decay(t);
     }
   }
@@ -370,7 +432,7 @@ class DeltaLowGradient90 {
 
   // x and y past a block of tokens.
   __device__ __forceinline__ void pass(Sums& x, Sums& y, int block) const {
-    const float* total = floats(kShared.total) + block * 64 + half() * 32 + lane_ % 4 * 2;
+    const float* total = floats(kShared.total) + block * 64 + quarter() * 16 + lane_ % 4 * 2;
 #pragma unroll
     for (int j = 0; j < kSums; ++j) {
       const float2 by = *reinterpret_cast<const float2*>(total + 8 * j);
@@ -403,7 +465,7 @@ class DeltaLowGradient90 {
     const uint32_t rows = Panel::at(first_row() + outer_row(lane_), outer_chunk(lane_));
     const uint32_t columns = Panel::at(inner_row(lane_), 2 * own + inner_chunk(lane_));
     const uint32_t channels =
-        Panel::at(outer_row(lane_), outer_chunk(lane_)) ^ static_cast<uint32_t>(half() * 64);
+        Panel::pair(Panel::at(outer_row(lane_), outer_chunk(lane_)), quarter());
 #pragma unroll 1
     for (int n = 0; n < own; ++n) {
       pass(dq, da, n);
@@ -411,18 +473,15 @@ class DeltaLowGradient90 {
       uint32_t x[4][4];
 #pragma unroll
       for (int i = 0; i < 4; ++i) load_matrices(x[i], f + i * Panel::bytes + (rows ^ n * 32));
+      uint32_t b[4], k[4];
+      load_matrices_transposed(b, from + Shape::at_b);
+      load_matrices_transposed(k, from + Shape::at_k);
 #pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        uint32_t b[4], k[4];
-        load_matrices_transposed(b, Panel::pair(from + Shape::at_b, j));
-        load_matrices_transposed(k, Panel::pair(from + Shape::at_k, j));
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          mma<Dtype>(dq[2 * j + i], x[0], b[2 * i], b[2 * i + 1]);
-          mma<Dtype>(dq[2 * j + i], x[1], k[2 * i], k[2 * i + 1]);
-          mma<Dtype>(da[2 * j + i], x[2], b[2 * i], b[2 * i + 1]);
-          mma<Dtype>(da[2 * j + i], x[3], k[2 * i], k[2 * i + 1]);
-        }
+      for (int i = 0; i < 2; ++i) {
+        mma<Dtype>(dq[i], x[0], b[2 * i], b[2 * i + 1]);
+        mma<Dtype>(dq[i], x[1], k[2 * i], k[2 * i + 1]);
+        mma<Dtype>(da[i], x[2], b[2 * i], b[2 * i + 1]);
+        mma<Dtype>(da[i], x[3], k[2 * i], k[2 * i + 1]);
       }
     }
 #pragma unroll 1
@@ -433,18 +492,15 @@ class DeltaLowGradient90 {
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         load_matrices_transposed(x[i], f + i * Panel::bytes + columns + step);
+      uint32_t q[4], a[4];
+      load_matrices_transposed(q, f + Shape::at_q + channels + step);
+      load_matrices_transposed(a, f + Shape::at_a + channels + step);
 #pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        uint32_t q[4], a[4];
-        load_matrices_transposed(q, Panel::pair(f + Shape::at_q + channels + step, j));
-        load_matrices_transposed(a, Panel::pair(f + Shape::at_a + channels + step, j));
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          mma<Dtype>(db[2 * j + i], x[0], q[2 * i], q[2 * i + 1]);
-          mma<Dtype>(db[2 * j + i], x[2], a[2 * i], a[2 * i + 1]);
-          mma<Dtype>(dk[2 * j + i], x[1], q[2 * i], q[2 * i + 1]);
-          mma<Dtype>(dk[2 * j + i], x[3], a[2 * i], a[2 * i + 1]);
-        }
+      for (int i = 0; i < 2; ++i) {
+        mma<Dtype>(db[i], x[0], q[2 * i], q[2 * i + 1]);
+        mma<Dtype>(db[i], x[2], a[2 * i], a[2 * i + 1]);
+        mma<Dtype>(dk[i], x[1], q[2 * i], q[2 * i + 1]);
+        mma<Dtype>(dk[i], x[3], a[2 * i], a[2 * i + 1]);
       }
     }
   }
@@ -455,11 +511,10 @@ class DeltaLowGradient90 {
     for (int j = 0; j < kSums; ++j)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const int t = first_row() + lane_ / 4 + 8 * h, c = half() * 32 + 8 * j + lane_ % 4 * 2;
+        const int t = first_row() + lane_ / 4 + 8 * h, c = quarter() * 16 + 8 * j + lane_ % 4 * 2;
         const unsigned char* from = base_ + kShared.rows + at(t, c);
         const auto b = *reinterpret_cast<const uint32_t*>(from + 2 * Panel::bytes);
         const auto k = *reinterpret_cast<const uint32_t*>(from + 3 * Panel::bytes);
-        const bool there = t < left_;
         const auto give = [&](int which, float x, float y) {
           *reinterpret_cast<float2*>(sums(which, t) + (c ^ t % 4 * 8)) = make_float2(x, y);
         };
@@ -467,139 +522,178 @@ class DeltaLowGradient90 {
         give(0, dq[j][i], dq[j][i + 1]), give(1, da[j][i], da[j][i + 1]);
         give(2, db[j][i] + of_b[j][i], db[j][i + 1] + of_b[j][i + 1]);
         give(3, dk[j][i] + of_k[j][i], dk[j][i + 1] + of_k[j][i + 1]);
-        give(4, there ? float_of(b << 16) * of_b[j][i] + float_of(k << 16) * of_k[j][i] : 0.f,
-             there ? float_of(b & 0xffff0000u) * of_b[j][i + 1] +
-                         float_of(k & 0xffff0000u) * of_k[j][i + 1]
-                   : 0.f);
+        give(4, float_of(b << 16) * of_b[j][i] + float_of(k << 16) * of_k[j][i],
+             float_of(b & 0xffff0000u) * of_b[j][i + 1] +
+                 float_of(k & 0xffff0000u) * of_k[j][i + 1]);
       }
   }
 
   // ---- phase 4
 
-  __device__ void within() const {
-    float dq[kRows], da[kRows], g[kRows], q[kRows], a[kRows], b[kRows], k[kRows];
-    const int first = kRows * block_;
+  // dq, and of db and dk what comes with q and from W; Later: da, and what comes with a.
+  template <bool Later>
+  __device__ __forceinline__ void within() const {
+    float x[kRows], g[kRows], y[kRows], b[kRows], k[kRows];  // dq or da; q or a
+    const int first = kRows * block();
     float by = 1;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
       const int t = first + i;
-      q[i] = one(0, t), a[i] = one(1, t), b[i] = one(2, t), k[i] = one(3, t), g[i] = decay(t);
-      da[i] = by * sum(1, t), by *= g[i], dq[i] = by * sum(0, t);
+      y[i] = one(Later, t), b[i] = one(2, t), k[i] = one(3, t), g[i] = decay(t);
+      if (Later) x[i] = by * sum(1, t);
+      by *= g[i];
+      if (!Later) x[i] = by * sum(0, t);
     }
+    const auto* pairs = reinterpret_cast<const float4*>(base_ + kShared.pairs) + eighth_ * 128;
     by = 1;
 #pragma unroll
-    for (int i = kRows - 1; i >= 0; --i) {
+    for (int s = kRows - 1; s >= 0; --s) {
+      float in_b = 0, in_k = 0, d = 1;
 #pragma unroll
-      for (int n = 2; n < 5; ++n) sum(n, first + i) *= by;
-      by *= g[i];
-    }
-    const float4* pairs = reinterpret_cast<const float4*>(base_ + kShared.pairs) + block_ * 256;
-    float* dots = floats(kShared.dots) + warp_ % 2 * kChainTokens + first;
-    float owns = 0, carries = 0;
+      for (int two = s / 2; two < kRows / 2; ++two) {
+        const float4 f = pairs[s * kRows / 2 + two];
 #pragma unroll
-    for (int s = 0; s < kRows; ++s) {
-      const float4 diagonal = pairs[s * kRows + s];
-      dq[s] = fmaf(diagonal.x, b[s], fmaf(diagonal.y, k[s], dq[s]));
-      float in_b = diagonal.x * q[s], in_k = diagonal.y * q[s], d = 1;
-#pragma unroll
-      for (int t = s + 1; t < kRows; ++t) {
-        const float4 f = pairs[s * kRows + t];
-        const float x = d * a[t];
-        da[t] = fmaf(d, fmaf(f.z, b[s], f.w * k[s]), da[t]);
-        in_b = fmaf(f.z, x, in_b), in_k = fmaf(f.w, x, in_k);
-        d *= g[t];
-        const float y = d * q[t];
-        dq[t] = fmaf(d, fmaf(f.x, b[s], f.y * k[s]), dq[t]);
-        in_b = fmaf(f.x, y, in_b), in_k = fmaf(f.y, y, in_k);
+        for (int i = 0; i < 2; ++i) {
+          const int t = 2 * two + i;
+          const float of_b = i ? f.z : f.x, of_k = i ? f.w : f.y;
+          if (t < s || (Later && t == s)) continue;
+          if (!Later && t > s) d *= g[t];
+          const float z = d * y[t];
+          x[t] = fmaf(d, fmaf(of_b, b[s], of_k * k[s]), x[t]);
+          in_b = fmaf(of_b, z, in_b), in_k = fmaf(of_k, z, in_k);
+          if (Later) d *= g[t];
+        }
       }
       const int t = first + s;
-      const float db = sum(2, t) + in_b, dk = sum(3, t) + in_k, carry = sum(4, t);
-      const float own = q[s] * dq[s] - (b[s] * db + k[s] * dk - carry);
-      sum(0, t) = dq[s], sum(1, t) = da[s], sum(2, t) = db, sum(3, t) = dk;
-      // Of the gates: what the token's own takes, and what earlier ones take besides.
-      g[s] = own, owns += own + a[s] * da[s], carries += carry;
-      if (D == 64 && a_.l2_norm) {
-        const float of_q = lanes_sum<32>(q[s] * dq[s]), of_k = lanes_sum<32>(k[s] * dk);
-        if (lane_ == 0) dots[s] = of_q, dots[2 * kChainTokens + s] = of_k;
+      if (Later) {
+        sum(5, t) = in_b, sum(6, t) = in_k, sum(4, t) *= by;
+      } else {
+        sum(2, t) = fmaf(by, sum(2, t), in_b), sum(3, t) = fmaf(by, sum(3, t), in_k);
       }
+      by *= g[s];
     }
 #pragma unroll
-    for (int s = 0; s < kRows; ++s) decay(first + s) = g[s];
-    floats(kShared.own)[block_ * 64 + channel_] = owns;
-    floats(kShared.carry)[block_ * 64 + channel_] = carries;
+    for (int i = 0; i < kRows; ++i) sum(Later, first + i) = x[i];
   }
 
   // ---- phase 5
 
+  __device__ __forceinline__ void join_sums(Gradients& x) const {
+    float owns = 0, carries = 0;
+#pragma unroll
+    for (int i = 0; i < kLast; ++i) {
+      const int t = kLast * eighth_ + i;
+      const float q = one(0, t), a = one(1, t), b = one(2, t), k = one(3, t);
+      x.dq[i] = sum(0, t), x.da[i] = sum(1, t), x.carry[i] = sum(4, t);
+      x.db[i] = sum(2, t) + sum(5, t), x.dk[i] = sum(3, t) + sum(6, t);
+      x.own[i] = q * x.dq[i] - (b * x.db[i] + k * x.dk[i] - x.carry[i]);
+      x.later[i] = a * x.da[i];
+      owns += x.own[i] + x.later[i], carries += x.carry[i];
+      if (D == 64 && a_.l2_norm) {
+        const float of_q = lanes_sum<32>(q * x.dq[i]), of_k = lanes_sum<32>(k * x.dk[i]);
+        float* dots = floats(kShared.dots) + warp_ % 2 * kChainTokens + t;
+        if (lane_ == 0) dots[0] = of_q, dots[2 * kChainTokens] = of_k;
+      }
+    }
+    floats(kShared.own)[eighth_ * 64 + channel_] = owns;
+    floats(kShared.carry)[eighth_ * 64 + channel_] = carries;
+  }
   __device__ float dot(int which, int t) const {
     const float* from = floats(kShared.dots) + which * 2 * kChainTokens + t;
     return from[0] + from[kChainTokens];
   }
-  __device__ void gates() const {
+  __device__ void gates(const Gradients& of, const float (&raw)[kLast]) const {
     if (!w_.dgate_key && !w_.b.terms.dg) return;
-    const int first = kRows * block_;
     float states = 0, all = 1, before = 0, after = 0;
 #pragma unroll
-    for (int n = 0; n < 4; ++n) {
+    for (int n = 0; n < 4; ++n) all *= floats(kShared.total)[n * 64 + channel_];
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
       states += floats(kShared.states)[n * 64 + channel_];
-      all *= floats(kShared.total)[n * 64 + channel_];
-      if (n < block_) before += floats(kShared.carry)[n * 64 + channel_];
-      if (n > block_) after += floats(kShared.own)[n * 64 + channel_];
+      if (n < eighth_) before += floats(kShared.carry)[n * 64 + channel_];
+      if (n > eighth_) after += floats(kShared.own)[n * 64 + channel_];
     }
     before += decayed(all, a_.scale * states);
-#pragma unroll 4
-    for (int i = 0; i < kRows; ++i) {
-      float& carry = sum(4, first + i);
-      const float own = carry;
-      carry = before, before += own;
+    float x[kLast];
+#pragma unroll
+    for (int i = 0; i < kLast; ++i) x[i] = before, before += of.carry[i];
+#pragma unroll
+    for (int i = kLast - 1; i >= 0; --i) {
+      after += of.own[i], x[i] += after, after += of.later[i];
     }
-    const int last = min(kRows, left_ - first);
-    const float rate = a_.rate_of(head_);
-    const float* raw = floats(kShared.pairs) + channel_;  // no thread reads pairs any more
-    if (w_.dgate_key) load_gates(floats(kShared.pairs));
-#pragma unroll 1
-    for (int i = last - 1; i >= 0; --i) {
-      const int t = first + i;
-      after += decay(t);
-      give_gate(t, rate, raw[t * 64], after + sum(4, t));
-      after += one(1, t) * sum(1, t);
+    const int first = kLast * eighth_;
+    if (w_.b.terms.dg) {
+      const int64_t row = (int64_t{batch_} * a_.s + token_ + first) * a_.heads + head_;
+      give(x, w_.b.terms.dg + row * D + channel(), a_.heads * D);
     }
-  }
-  __device__ __forceinline__ void give_gate(int t, float rate, float raw, float x) const {
-    const int64_t row = (int64_t{batch_} * a_.s + token_ + t) * a_.heads + head_;
-    if (w_.b.terms.dg) w_.b.terms.dg[row * D + channel()] = x;
     if (!w_.dgate_key) return;
-    const float slope = a_.gate(raw, rate).slope;
-    w_.dgate_key.store(x == 0 || slope == 0 ? 0 : x * slope, batch_, token_ + t, head_, channel());
+    times_slopes(x, raw);
+    const int64_t at = w_.dgate_key.offset(batch_, token_ + first, head_, channel());
+    const int64_t step = w_.dgate_key.view.stride[1];
+    if (w_.dgate_key.dtype == FOVEA_F32)
+      give(x, w_.dgate_key.view.template as<float>() + at, step);
+    else
+      give(x, w_.dgate_key.view.template as<uint16_t>() + at, step);
+  }
+  __device__ void times_slopes(float (&x)[kLast], const float (&raw)[kLast]) const {
+    if (a_.gate.map == FOVEA_X_GATE_MAP_LOG && !(a_.gate.bound > 0)) {
+#pragma unroll
+      for (int i = 0; i < kLast; ++i) x[i] = raw[i] == -INFINITY ? 0 : x[i];
+      return;
+    }
+    const float rate = a_.rate_of(head_);
+    const int first = kLast * eighth_;
+#pragma unroll
+    for (int i = 0; i < kLast; ++i) decay(first + i) = raw[i], sum(4, first + i) = x[i];
+#pragma unroll 1
+    for (int t = first; t < first + kLast; ++t) {
+      const float slope = a_.gate(decay(t), rate).slope, of = sum(4, t);
+      sum(4, t) = of == 0 || slope == 0 ? 0 : of * slope;
+    }
+#pragma unroll
+    for (int i = 0; i < kLast; ++i) x[i] = sum(4, first + i);
+  }
+  // A value of each of the thread's tokens.
+  template <class T>
+  __device__ __forceinline__ void give(const float (&x)[kLast], T* to, int64_t step) const {
+    const int last = left_ - kLast * eighth_;
+#pragma unroll
+    for (int i = 0; i < kLast; ++i, to += step) {
+      if (i >= last) continue;
+      if constexpr (sizeof(T) == 4)
+        *to = x[i];
+      else
+        *to = static_cast<uint16_t>(pack<Dtype>(x[i], x[i]));
+    }
   }
 
-  __device__ void rows() const {
-    give(0, w_.dq, w_.b.terms.dq, 64, 0), give(1, w_.dlow_a, w_.b.terms.dp, -1, -1);
-    give(2, w_.dlow_b, w_.b.terms.db, -1, -1), give(3, w_.dk, w_.b.terms.dk, 0, 1);
+  __device__ void rows(Gradients& x) const {
+    rows_of(0, x.dq, w_.dq, w_.b.terms.dq), rows_of(1, x.da, w_.dlow_a, w_.b.terms.dp);
+    rows_of(2, x.db, w_.dlow_b, w_.b.terms.db), rows_of(3, x.dk, w_.dk, w_.b.terms.dk);
   }
-  // To the output, through its norm where it has one; or as terms of q^ or k^.
-  __device__ __forceinline__ void give(int which, const Floats<4>& to, float* term, int norms,
-                                       int dots) const {
-    const int first = kRows * block_, last = min(kRows, left_ - first);
-    const float* norm = floats(kShared.norm) + norms;
+  // To the output, q's and k's through their norms; or as terms of q^ or k^.
+  __device__ __forceinline__ void rows_of(int which, const float (&of)[kLast], const Floats<4>& to,
+                                          float* term) const {
+    const bool norms = which % 3 == 0;
+    const int first = kLast * eighth_;
+    const float* norm = floats(kShared.norm) + (which ? 0 : kChainTokens) + first;
+    float x[kLast];
     if (to) {
-      const int64_t step = to.view.stride[1];
-      int64_t at = to.offset(batch_, token_ + first, head_, channel());
-#pragma unroll 4
-      for (int i = 0; i < last; ++i, at += step) {
-        const int t = first + i;
-        float x = sum(which, t);
-        if (D == 64 && norms >= 0 && a_.l2_norm)
-          x = fmaf(-norm[t] * norm[t] * dot(dots, t), one(which, t), x);
-        to.view.template as<uint16_t>()[at] = static_cast<uint16_t>(pack<Dtype>(x, x));
+#pragma unroll
+      for (int i = 0; i < kLast; ++i) x[i] = of[i];
+      if (D == 64 && norms && a_.l2_norm) {
+#pragma unroll
+        for (int i = 0; i < kLast; ++i)
+          x[i] = fmaf(-norm[i] * norm[i] * dot(which / 3, first + i), one(which, first + i), x[i]);
       }
+      give(x, to.view.template as<uint16_t>() + to.offset(batch_, token_ + first, head_, channel()),
+           to.view.stride[1]);
     } else if (term) {
-#pragma unroll 1
-      for (int i = 0; i < last; ++i) {
-        const int t = first + i;
-        const int64_t row = (int64_t{batch_} * a_.s + token_ + t) * a_.heads + head_;
-        term[row * D + channel()] = norms >= 0 ? sum(which, t) / norm[t] : sum(which, t);
-      }
+#pragma unroll
+      for (int i = 0; i < kLast; ++i)
+        x[i] = !norms ? of[i] : first + i < left_ ? of[i] / norm[i] : 0;
+      const int64_t row = (int64_t{batch_} * a_.s + token_ + first) * a_.heads + head_;
+      give(x, term + row * D + channel(), a_.heads * D);
     }
   }
 
@@ -608,7 +702,7 @@ class DeltaLowGradient90 {
   unsigned char* base_;
   uint32_t at_;
   const int lane_, warp_;
-  const int channel_, block_;  // of a thread: one of 64 channels, tokens from 16 block on
+  const int channel_, eighth_;  // of a thread: one of 64 channels, 8 tokens in phases 1 and 5
   int64_t slot_;
   int head_, batch_, token_, left_, from_, part_;
 };
