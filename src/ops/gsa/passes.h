@@ -59,7 +59,7 @@ GsaRows read_rows(const char* op, const P& p, const fovea_tensor& o, const char*
        {std::pair{&p.state_k_in, "state_k_in"}, {&p.state_v_in, "state_v_in"}})
     read_slots(op, field, "slots", *state, p.state_row, x.run, "state_row", "q");
   x.map = {p.gate_map, p.gate_bound, p.gate_tau > 0 ? p.gate_tau : 1};
-  x.b = p.q.shape[0], x.s = x.run.s, x.heads = a.heads, x.m = p.gate.shape[3];
+  x.b = p.q.shape[0], x.s = x.run.s, x.heads = a.heads, x.m = x.columns = p.gate.shape[3];
   x.gate = floats_of<4>(p.gate);
   return x;
 }
@@ -69,10 +69,26 @@ inline void run_rows(Program& program, const GsaRows& a) {
       choose("x_gsa_rows", program.context(), a, gsa_rows_host, FOVEA_CUDA_KERNELS(gsa_rows_simt)));
 }
 
+// How many columns the slots take: Hopper's kernels of x_gla have 64 or 128.  States have no room
+// for more than m.
+template <class P>
+int64_t columns_of(const Context& ctx, const P& p, const GsaRows& a, bool states) {
+#if FOVEA_WITH_CUDA
+  constexpr int64_t kWide = 128;
+  const int64_t d = p.q.shape[3], e = p.v.shape[3], wide = a.m > 64 ? kWide : 64;
+  if (states || a.m > kWide || ctx.backend == FOVEA_HOST || !gsa_on_hopper(ctx)) return a.m;
+  if (p.q.dtype != FOVEA_BF16 || p.map_q || p.map_k || p.q.shape[2] != a.heads) return a.m;
+  if (d % 64 || d > kWide || e % 64 || e > kWide || a.run.token_max < 64) return a.m;
+  return wide;
+#else
+  return (void)ctx, (void)p, (void)states, a.m;
+#endif
+}
+
 // Arrays between the passes.
 struct Between {
-  fovea_tensor log, rest;  // (b, s, heads, m)
-  fovea_tensor scores, p;  // (b, s, heads_out, m)
+  fovea_tensor log, rest;  // (b, s, heads, columns)
+  fovea_tensor scores, p;  // (b, s, heads_out, columns)
 };
 
 inline fovea_tensor like(Program& program, const fovea_tensor& x, int32_t dtype) {
@@ -82,7 +98,9 @@ inline fovea_tensor like(Program& program, const fovea_tensor& x, int32_t dtype)
 
 [[gnu::noinline]] inline void gates(Program& program, GsaRows a, const fovea_tensor& gate,
                                     int32_t dtype, Between& to) {
-  to.log = like(program, gate, FOVEA_F32), to.rest = like(program, gate, dtype);
+  fovea_tensor wide = gate;
+  wide.shape[3] = a.columns;
+  to.log = like(program, wide, FOVEA_F32), to.rest = like(program, wide, dtype);
   a.step = GsaStep::gates;
   a.log = floats_of<4>(to.log), a.rest = floats_of<4>(to.rest);
   run_rows(program, a);

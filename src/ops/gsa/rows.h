@@ -2,8 +2,9 @@
 // What x_gsa does between the passes of x_gla, a row of m slots at a time:
 //   gates     g = map(gate) in f32, and 1 - exp(g)
 //   softmax   p of the scores, 0 in rows without output
-//   adjoint   the scores become their gradient: p . (dp - p dp'), 0 in rows without output
+//   adjoint   the gradient of the scores: p . (dp - p dp'), 0 in rows without output
 //   gradient  dgate = map' (dg + dg2 - exp(g) (drest + drest2)), 0 where no sequence is
+// Arrays between the passes may have more columns than slots: x_gla's then do nothing there.
 // A row belongs to a team: the one thread of a host worker, or a warp whose lanes share the slots.
 #pragma once
 #include "core/plan.h"
@@ -18,10 +19,12 @@ struct GsaRows {
   Run run;
   GateMap map;
   int64_t b, s, heads, m;  // heads: of a token's rows
+  int64_t columns;         // of the arrays, at least m
   Floats<4> gate;
   Floats<4> log, rest;    // of `gates`: g and 1 - exp(g)
   Floats<4> scores;       // f32
   Floats<4> p;            // of `adjoint`: dp
+  Floats<4> dscores;      // of `adjoint`: scores or p
   Floats<4> dlog, dlog2;  // of the pass over keys and of the one over values
   Floats<4> drest, drest2;
   Floats<4> dgate;
@@ -36,11 +39,11 @@ struct GsaRows {
     if (step == GsaStep::gates) return write_gates(team, batch, at, n, use.in_use);
     if (step == GsaStep::gradient) return write_gradient(team, batch, at, n, use.in_use);
     if (use.has_output) return read_slots(team, batch, at, n);
-    for (int64_t c = team.lane(); c < m; c += team.lanes())
-      (step == GsaStep::softmax ? p : scores).store(0, batch, at, n, c);
+    for (int64_t c = team.lane(); c < columns; c += team.lanes()) made().store(0, batch, at, n, c);
   }
 
  private:
+  FOVEA_HD const Floats<4>& made() const { return step == GsaStep::softmax ? p : dscores; }
   struct Use {
     bool in_use, has_output;
   };
@@ -55,8 +58,8 @@ struct GsaRows {
   template <class Team>
   FOVEA_HD void write_gates(const Team& team, int64_t batch, int64_t at, int64_t n,
                             bool in_use) const {
-    for (int64_t c = team.lane(); c < m; c += team.lanes()) {
-      const float g = in_use ? map(gate(batch, at, n, c), 0).value : 0;
+    for (int64_t c = team.lane(); c < columns; c += team.lanes()) {
+      const float g = in_use && c < m ? map(gate(batch, at, n, c), 0).value : 0;
       log.store(g, batch, at, n, c), rest.store(-expm1f(g), batch, at, n, c);
     }
   }
@@ -89,12 +92,10 @@ struct GsaRows {
     }
     sum = team.sum(sum);
     if (step == GsaStep::adjoint) inner = team.sum(inner) / sum;
-    for (int64_t c = team.lane(); c < m; c += team.lanes()) {
-      const float part = exp_of(scores(batch, at, n, c) - most) / sum;
-      if (step == GsaStep::softmax)
-        p.store(part, batch, at, n, c);
-      else
-        scores.store(part * (p(batch, at, n, c) - inner), batch, at, n, c);
+    for (int64_t c = team.lane(); c < columns; c += team.lanes()) {
+      float x = c < m ? exp_of(scores(batch, at, n, c) - most) / sum : 0;
+      if (step == GsaStep::adjoint && c < m) x *= p(batch, at, n, c) - inner;
+      made().store(x, batch, at, n, c);
     }
   }
 };
@@ -103,5 +104,6 @@ extern const Kernel<GsaRows> gsa_rows_host;
 
 // CUDA builds only.
 extern const Kernel<GsaRows> gsa_rows_simt;
+bool gsa_on_hopper(const Context& ctx);
 
 }  // namespace fovea
