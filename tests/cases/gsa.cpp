@@ -178,8 +178,14 @@ void chains(std::vector<harness::Case>& to, const char* op, WordCases::Build bui
       const std::string words = std::string("q:bf16 d=") + (i % 2 ? "64" : "128") +
                                 " e=" + (i % 3 ? "64" : "128") + " m=" + m + " " + calls[i];
       const auto draw = [build, words](uint64_t seed) { return build(words, seed); };
-      to.push_back({op, name_of_words(words, "kernel"), draw,
-                    kernels(std::stoi(m) > 64 ? "128" : "64"), "", false});
+      to.push_back({op,
+                    name_of_words(words, "kernel"),
+                    draw,
+                    kernels(std::stoi(m) > 64 ? "128" : "64"),
+                    "",
+                    false,
+                    false,
+                    {}});
     }
 }
 

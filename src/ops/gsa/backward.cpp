@@ -32,11 +32,11 @@ struct OfGate {
   program.run(part);
 }
 
-// Returns the gradient of the scores, in the place of dp or of the scores.  As bf16 it is what
-// Hopper's pass over keys takes.
+// Returns the gradient of the scores, in the place of dp or of the scores: Hopper's pass over keys
+// takes it as bf16.
 [[gnu::noinline]] fovea_tensor adjoint(Program& program, GsaRows a, const Between& x,
-                                       const fovea_tensor& dp) {
-  const fovea_tensor& to = dp.dtype == FOVEA_BF16 ? dp : x.scores;
+                                       const fovea_tensor& dp, bool tensor_cores) {
+  const fovea_tensor& to = tensor_cores ? dp : x.scores;
   a.step = GsaStep::adjoint, a.heads = dp.shape[2];
   a.scores = floats_of<4>(x.scores), a.p = floats_of<4>(dp), a.dscores = floats_of<4>(to);
   gsa::run_rows(program, a);
@@ -65,7 +65,8 @@ void body(Program& program, const Params& p) {
   GsaRows a = gsa::read_rows(kOp, p, Program::given(p.dout), "dout");
   const bool states = p.state_k_in.data || p.state_v_in.data || p.dstate_k_out.data ||
                       p.dstate_v_out.data || p.dstate_k_in.data || p.dstate_v_in.data;
-  a.columns = gsa::columns_of(program.context(), p, a, states);
+  const bool tensor_cores = !p.output_from.data && gsa::on_tensor_cores(program.context(), p, a);
+  a.columns = gsa::columns_of(a, tensor_cores, states);
   const bool of_gate = p.dgate.data;
   const bool keys = of_gate || p.dq.data || p.dk.data || p.dstate_k_in.data;
   if (!keys && !p.dv.data && !p.dstate_v_in.data) return;  // nothing is asked for
@@ -83,7 +84,8 @@ void body(Program& program, const Params& p) {
   const fovea_tensor dp = keys ? gsa::like(program, x.p, p.q.dtype) : fovea_tensor{};
   over_values(program, p, x, dp, by_values);
   if (!keys) return;
-  over_keys(program, p, x, adjoint(program, a, x, dp), by_keys);
+  over_keys(program, p, x, adjoint(program, a, x, dp, tensor_cores && gsa::takes(a.columns)),
+            by_keys);
   if (of_gate) gradient(program, a, by_keys, by_values, p.dgate);
 }
 

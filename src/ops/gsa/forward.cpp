@@ -36,7 +36,7 @@ void body(Program& program, const Params& p) {
   check(p, a);
   const bool states =
       p.state_k_in.data || p.state_v_in.data || p.state_k_out.data || p.state_v_out.data;
-  a.columns = gsa::columns_of(program.context(), p, a, states);
+  a.columns = gsa::columns_of(a, gsa::on_tensor_cores(program.context(), p, a), states);
   Between x{};
   gsa::gates(program, a, p.gate, p.q.dtype, x);
   if (p.o.data) x.scores = program.array(FOVEA_F32, {a.b, a.s, p.o.shape[2], a.columns});

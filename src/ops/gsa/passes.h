@@ -69,20 +69,25 @@ inline void run_rows(Program& program, const GsaRows& a) {
       choose("x_gsa_rows", program.context(), a, gsa_rows_host, FOVEA_CUDA_KERNELS(gsa_rows_simt)));
 }
 
-// How many columns the slots take: Hopper's kernels of x_gla have 64 or 128.  States have no room
-// for more than m.
+// Widths of Hopper's kernels of x_gla with key and value gates.
+inline bool takes(int64_t width) {
+  return width == 64 || width == 128;
+}
+// Whether they take both passes, where they take the slots.
 template <class P>
-int64_t columns_of(const Context& ctx, const P& p, const GsaRows& a, bool states) {
+bool on_tensor_cores(const Context& ctx, const P& p, const GsaRows& a) {
 #if FOVEA_WITH_CUDA
-  constexpr int64_t kWide = 128;
-  const int64_t d = p.q.shape[3], e = p.v.shape[3], wide = a.m > 64 ? kWide : 64;
-  if (states || a.m > kWide || ctx.backend == FOVEA_HOST || !gsa_on_hopper(ctx)) return a.m;
-  if (p.q.dtype != FOVEA_BF16 || p.map_q || p.map_k || p.q.shape[2] != a.heads) return a.m;
-  if (d % 64 || d > kWide || e % 64 || e > kWide || a.run.token_max < 64) return a.m;
-  return wide;
+  return ctx.backend == FOVEA_CUDA && gsa_on_hopper(ctx) && p.q.dtype == FOVEA_BF16 && !p.map_q &&
+         !p.map_k && p.q.shape[2] == a.heads && takes(p.q.shape[3]) && takes(p.v.shape[3]) &&
+         a.run.token_max >= 64;
 #else
-  return (void)ctx, (void)p, (void)states, a.m;
+  return (void)ctx, (void)p, (void)a, false;
 #endif
+}
+// How many columns the slots take then.  States have no room for more than m.
+inline int64_t columns_of(const GsaRows& a, bool tensor_cores, bool states) {
+  if (!tensor_cores || states || a.m > 128) return a.m;
+  return a.m > 64 ? 128 : 64;
 }
 
 // Arrays between the passes.
