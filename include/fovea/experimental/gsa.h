@@ -38,8 +38,8 @@ extern "C" {
  *
  *  Errors name this operation, then the part that refuses, with that part's names of fields.  The
  *  part is x_gla_forward.  Limits: d and m are at most 512.  Hopper's tensor cores take bf16 and
- *  sequences from 64 tokens, with d and e of 64 or 128, h = heads, no maps of q and k, and m of 64
- *  or 128.  Without states they take every m up to 128.
+ *  sequences from 64 tokens, with h = heads and no maps of q and k.  d, e and m are 64 or 128.
+ *  Without states they take every m up to 128.
  *  Workspace: g, 1 - a, the scores, p, and that of the larger pass.  Arrays of slots have 64 or 128
  *  columns there.
  *  Source: Gated Slot Attention (2409.07146). */

@@ -2104,8 +2104,8 @@ op! {
     /// tensor cores take f16 and bf16 with d of 64 or 128, e a multiple of 64, no gate or a head gate.
     /// Key gates are bf16 there.  Then k and v that are not finite reach rows of their chunk of 64
     /// tokens behind a reset, and the state.  So do those of value gates.  These are bf16 there, with d
-    /// and e of 64 or 128, h = heads, and without other gates, select, bonus, skip, read_before, maps of
-    /// q and k, and snapshot.
+    /// and e of 64 or 128 and h = heads.  They exclude other gates, select, bonus, skip, read_before,
+    /// maps of q and k, and snapshot.
     /// Source: the chunk and recurrent forms of arXiv 2312.06635, 2307.08621 and 2405.21060.
     /// ```
     XGlaForward(x_gla_forward: fovea_x_gla_forward_params, fovea_x_gla_forward, fovea_x_gla_forward_workspace)
@@ -2173,8 +2173,8 @@ op! {
     /// Limits: d is at most 512.  Every valid call has a kernel on the host and one on CUDA.  Hopper's
     /// tensor cores take sequences from 64 tokens with d of 64 or 128, without maps of q and k, full
     /// and normalise.  f16 and bf16 run there with a head gate or none, and e a multiple of 64.  bf16
-    /// runs with gate_key, e of 64 or 128, bonus and read_before too.  With gate_value it runs where the
-    /// forward does and output_from is absent.
+    /// runs with gate_key, e of 64 or 128, bonus and read_before too.  With gate_value it runs where
+    /// the forward does and output_from is absent.
     /// The host makes gradients of such calls in chunks of 64 tokens, in every dtype and width.
     /// ```
     XGlaBackward(x_gla_backward: fovea_x_gla_backward_params, fovea_x_gla_backward, fovea_x_gla_backward_workspace)
@@ -2367,8 +2367,8 @@ op! {
     ///
     /// Errors name this operation, then the part that refuses, with that part's names of fields.  The
     /// part is x_gla_forward.  Limits: d and m are at most 512.  Hopper's tensor cores take bf16 and
-    /// sequences from 64 tokens, with d and e of 64 or 128, h = heads, no maps of q and k, and m of 64
-    /// or 128.  Without states they take every m up to 128.
+    /// sequences from 64 tokens, with h = heads and no maps of q and k.  d, e and m are 64 or 128.
+    /// Without states they take every m up to 128.
     /// Workspace: g, 1 - a, the scores, p, and that of the larger pass.  Arrays of slots have 64 or 128
     /// columns there.
     /// Source: Gated Slot Attention (2409.07146).
