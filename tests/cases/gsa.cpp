@@ -218,7 +218,7 @@ std::vector<harness::Case> backward_chains() {
   chains(cases, "x_gsa_backward", backward, calls, [](const std::string& width) {
     const std::string rows = "x_gsa_rows.cuda.simt+", cuda = ".cuda.sm90.bf16.d" + width;
     return rows + "x_gla_forward" + cuda + ".value+" + rows + "x_gla_backward" + cuda + ".key+" +
-           rows + "x_gla_backward" + cuda + ".value";
+           rows + "x_gla_backward" + cuda + ".value+x_gsa_rows.cuda";
   });
   return cases;
 }
