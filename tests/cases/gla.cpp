@@ -464,6 +464,38 @@ void keyed_chains(GlaCases& cases) {
     }
 }
 
+// Value gates, in bf16, by the width of the gates.
+void valued_chains(GlaCases& cases) {
+  const Words calls = {
+      "o b=2 s=150 h=2 g=2 x=2 state_in state_out gate_value hard=1",
+      "o start seqs=5 s=200 h=2 g=2 x=2 state_in state_row state_out gate_value gate_value:f32",
+      "o b=3 s=100 len output_from h=4 g=2 x=4 state_in shared=1 state_row gate_value gate_map=3 "
+      "gate_tau=16",
+      "o b=1 s=330 h=4 g=4 x=1 state_out state_out:bf16 o:f32 gate_value gate_map=1 gate_rate",
+      "o b=2 s=65 h=4 g=4 x=2 state_in state_in:bf16 turned=1 state_out state_out_row scale=0.3 "
+      "gate_value gate_map=4",
+      "b=2 s=140 h=2 g=2 x=2 state_in state_out gate_value gate_map=2 gate_bound=1",
+      "o start seqs=5 s=90 nan=1 state_out gate_value",
+      "o b=5 s=71 head_first state_out gate_value hard=2",
+      "o b=1 s=200 state_in state_out gate_value hard=3", "o b=2 s=129 gate_value hard=4 o:f32",
+      "o b=2 s=190 gate_value gate_value:f32 const=1 state_in state_out",
+      "o b=2 s=70 hard=2 reset=1 state_in state_out gate_value",
+      "o b=1 s=256 gate_value gate_map=4 gate_bound=3 hard=1 state_in state_out",
+      "o b=1 s=100 gaps gate_value gate_value:f32 state_out",
+      "o b=2 s=130 output_from state_in gate_value gate_map=3",
+      "o b=1 s=700 h=2 g=2 x=2 gate_value gate_map=3 gate_tau=16 state_out",
+      // More chunks than blocks.
+      "o start seqs=5 s=300 h=60 g=60 x=60 state_out gate_value"};
+  for (const char* e : {"64", "128"})
+    for (size_t i = 0; i < calls.size(); ++i)
+      cases.kernel(std::string("q:bf16 d=") + (i % 2 ? "128" : "64") + " e=" + e +
+                       (calls[i].find(" h=") < calls[i].size() ? " " : " h=2 g=2 x=2 ") + calls[i],
+                   std::string("sm90.bf16.d") + e + ".value");
+  for (const char* words : {"snapshot snapshot_row snapshot_every=64", "read_before=1", "skip"})
+    cases.kernel(std::string("o q:bf16 d=64 e=64 b=2 s=130 h=2 g=2 x=2 gate_value ") + words,
+                 "simt");
+}
+
 // Decode and drafts of few tokens on states in f32, by the name of the kernel.
 void steps(GlaCases& cases) {
   const Words calls = {
@@ -570,6 +602,40 @@ void keyed_gradient_chains(GlaCases& cases) {
     }
 }
 
+// Value gates, in bf16, by the width of the gates.
+void valued_gradient_chains(GlaCases& cases) {
+  const Words calls = {
+      "b=2 s=150 h=2 g=2 x=2 state_in dstate_out gate_value hard=1 all=1",
+      "start seqs=5 s=200 h=4 g=1 x=4 state_in state_row dstate_out gate_value gate_value:f32 "
+      "all=1",
+      "b=3 s=100 len h=4 g=4 x=2 state_in state_row dstate_out gate_value gate_map=3 gate_tau=16 "
+      "all=1",
+      "b=1 s=330 h=2 g=2 x=2 gate_value gate_map=1 gate_rate dq dk dv gates=1",
+      "b=2 s=65 h=4 g=4 x=2 state_in state_in:bf16 turned=1 scale=0.3 dstate_out gate_value "
+      "gate_map=4 all=1 sums=1",
+      "b=1 s=140 h=8 g=8 x=8 gate_value gate_map=2 gate_bound=1 gate_rate all=1",
+      "b=5 s=71 h=2 g=2 x=2 head_first gate_value hard=2 all=1",
+      "b=1 s=200 h=2 g=2 x=2 state_in dstate_out gate_value hard=3 all=1",
+      "b=2 s=129 h=2 g=2 x=2 gate_value hard=4 all=1",
+      "b=2 s=190 h=2 g=2 x=2 gate_value gate_value:f32 const=1 state_in dstate_out all=1 sums=1",
+      "b=2 s=70 h=2 g=2 x=2 hard=2 reset=1 state_in gate_value all=1",
+      "b=1 s=256 h=2 g=2 x=2 gate_value gate_map=4 gate_bound=3 hard=1 state_in dstate_out all=1",
+      "b=2 s=70 h=2 g=2 x=2 nan=1 dk dv dstate_in gate_value dgate_value",
+      "b=2 s=100 h=2 g=2 x=2 gate_value dgate_value",
+      "b=2 s=100 h=2 g=2 x=2 dstate_out gate_value dstate_in",
+      "start seqs=4 s=200 len h=2 g=2 x=2 state_in gate_value dq",
+      "b=1 s=700 h=1 g=1 x=1 state_in dstate_out gate_value gate_map=3 gate_tau=16 all=1"};
+  for (const char* e : {"64", "128"})
+    for (size_t i = 0; i < calls.size(); ++i)
+      cases.kernel(std::string("q:bf16 d=") + (i % 2 ? "128" : "64") + " e=" + e + " " + calls[i],
+                   std::string("sm90.bf16.d") + e + ".value");
+  // dq alone: no walk backwards.
+  for (const char* words : {"state_in", "start seqs=4 s=200 len", "output_from"})
+    cases.kernel(std::string("q:bf16 d=64 e=128 b=2 s=130 h=2 g=2 x=2 gate_key dq ") + words,
+                 "sm90.bf16.d64.key");
+  cases.kernel("q:bf16 d=64 e=64 b=2 s=130 h=2 g=2 x=2 output_from gate_value all=1", "simt");
+}
+
 // Around the ends of chunks and of their parts.
 const int64_t kLengths[] = {1, 15, 16, 17, 63, 64, 65, 127, 128};
 
@@ -664,7 +730,7 @@ std::vector<harness::Case> forwards() {
               "chunks", 29);
   // What a server does, for layers of known models.
   chains(cases);
-  steps(cases), keyed_chains(cases);
+  steps(cases), keyed_chains(cases), valued_chains(cases);
   const std::string retention = "q:bf16 h=4 g=4 x=4 d=64 e=64 gate_head gate_head:f32 const=1 ";
   const std::string mamba =
       "q:bf16 h=1 g=1 x=4 d=64 e=32 gate_head gate_map=1 gate_rate gate_bias select select:f32 "
@@ -772,6 +838,7 @@ std::vector<harness::Case> backwards() {
               "", 27);
   gradient_chains(cases);
   keyed_gradient_chains(cases);
+  valued_gradient_chains(cases);
   cases.add("q:bf16 h=2 g=2 x=2 d=64 e=64 b=1 s=150 gate_head gate_head:f32 const=1 all=1 sums=1",
             "retention");
   cases.add(

@@ -167,6 +167,66 @@ const Words kOut = {"o",
                     "o state_k_out state_k_out:bf16 state_out_row",
                     "state_k_out"};
 
+// Calls whose passes both run on Hopper, by the names of the kernels.  Slots are m, or in arrays of
+// 64 or 128 columns.
+using Kernels = std::string (*)(const std::string& width);
+void chains(std::vector<harness::Case>& to, const char* op, WordCases::Build build,
+            const Words& calls, Kernels kernels) {
+  for (size_t i = 0; i < calls.size(); ++i)
+    for (const char* m : {"64", "128", "48", "96"}) {
+      if (std::stoi(m) % 64 && calls[i].find("state") != std::string::npos) continue;
+      const std::string words = std::string("q:bf16 d=") + (i % 2 ? "64" : "128") +
+                                " e=" + (i % 3 ? "64" : "128") + " m=" + m + " " + calls[i];
+      const auto draw = [build, words](uint64_t seed) { return build(words, seed); };
+      to.push_back({op,
+                    name_of_words(words, "kernel"),
+                    draw,
+                    kernels(std::stoi(m) > 64 ? "128" : "64"),
+                    "",
+                    false,
+                    false,
+                    {}});
+    }
+}
+
+std::vector<harness::Case> forward_chains() {
+  std::vector<harness::Case> cases;
+  const Words calls = {
+      "o b=2 s=300 h=2 g=2 x=2 gate_map=3 gate_tau=8",
+      "o b=1 s=330 h=4 g=2 x=4 state_k_in state_v_in state_k_out state_v_out gate:f32",
+      "o start seqs=5 s=300 h=2 g=2 x=2 gate_map=3 gate_tau=8 hard=1",
+      "o o:f32 b=3 s=320 len output_from h=2 g=2 x=1 gate_map=3",
+      "o start seqs=3 len s=310 h=2 g=2 x=2 state_k_in state_v_in state_row state_k_out "
+      "state_v_out state_out_row gate_map=4 gate_bound=3",
+      "o b=2 s=310 h=2 g=2 x=2 hard=2 head_first"};
+  chains(cases, "x_gsa_forward", forward, calls, [](const std::string& width) {
+    const std::string part = "x_gsa_rows.cuda.simt+x_gla_forward.cuda.sm90.bf16.d" + width;
+    return part + ".value+" + part + ".key";
+  });
+  return cases;
+}
+
+std::vector<harness::Case> backward_chains() {
+  std::vector<harness::Case> cases;
+  const Words calls = {
+      "dq dk dv dgate b=2 s=300 h=2 g=2 x=2 gate_map=3 gate_tau=8",
+      "dq dk dv dgate dstate_k_in dstate_v_in b=1 s=330 h=4 g=2 x=4 state_k_in state_v_in "
+      "dstate_k_out dstate_v_out gate:f32",
+      "dq dk dv dgate start seqs=5 s=300 h=2 g=2 x=2 gate_map=3 gate_tau=8 hard=1",
+      "dq dk dv dgate dgate:f32 b=3 s=320 len h=2 g=2 x=1 gate_map=4 gate_bound=3",
+      "dq dk dv dgate b=2 s=310 h=2 g=2 x=2 hard=2 head_first"};
+  chains(cases, "x_gsa_backward", backward, calls, [](const std::string& width) {
+    const std::string rows = "x_gsa_rows.cuda.simt+", cuda = ".cuda.sm90.bf16.d" + width;
+    return rows + "x_gla_forward" + cuda + ".value+" + rows + "x_gla_backward" + cuda + ".key+" +
+           rows + "x_gla_backward" + cuda + ".value+x_gsa_rows.cuda";
+  });
+  return cases;
+}
+
+void append(std::vector<harness::Case>& to, const std::vector<harness::Case>& more) {
+  to.insert(to.end(), more.begin(), more.end());
+}
+
 std::vector<harness::Case> forwards() {
   WordCases cases("x_gsa_forward", forward);
   cases.add("o state_k_in state_v_in state_k_out state_v_out b=1 s=5 h=2 g=2 x=2 d=4 e=3 m=3",
@@ -180,7 +240,9 @@ std::vector<harness::Case> forwards() {
   cases.add("o b=1 s=1 h=1 g=1 x=1 d=512 e=2 m=512", "widest");
   cases.add("o state_k_out state_v_out state_k_in state_v_in b=2 s=0 h=2 g=2 x=2", "no token");
   cases.add("o state_k_out b=2 s=4 h=2 g=2 x=2 e=0", "no column of v");
-  return cases.cases();
+  std::vector<harness::Case> all = cases.cases();
+  append(all, forward_chains());
+  return all;
 }
 
 std::vector<harness::Case> backwards() {
@@ -196,7 +258,9 @@ std::vector<harness::Case> backwards() {
   cases.add(all + "reset=1 state_k_in state_v_in b=2 s=70 h=2 g=2 x=2 d=9 e=5",
             "nothing stays of a reset");
   cases.add(all + "b=2 s=0 h=2 g=2 x=2 dstate_k_out dstate_v_out", "no token");
-  return cases.cases();
+  std::vector<harness::Case> with = cases.cases();
+  append(with, backward_chains());
+  return with;
 }
 
 const Family kForward("x_gsa_forward", forwards);

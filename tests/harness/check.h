@@ -115,11 +115,11 @@ inline Bytes run_way(Context& ctx, const Call& call, const Way& way) {
   return after;
 }
 
-// Whether a device has the kernels named so ("sm90...": compute capability 9.0).
+// Whether a device has the kernels named so ("sm90" in it: compute capability 9.0).
 inline bool has_kernels(Context& ctx, const std::string& name) {
   int64_t architecture = 0;
   must(fovea_context_get(ctx, FOVEA_PROPERTY_ARCHITECTURE, &architecture), "context_get");
-  return name.find("sm90") != 0 || architecture == 90;
+  return name.find("sm90") == std::string::npos || architecture == 90;
 }
 
 // `kernel`: what last_kernel must begin with after "<op>.<backend>."; "" asks for nothing more.

@@ -2,8 +2,8 @@
 // x_gla of experimental/linear.h.  Exact mode is the recurrence token by token and its adjoint, as
 // the header has them.  Rounded mode is float32 in chunks of 64 rows (oracle/gla_state.h), with
 // operands rounded where q is f16 or bf16, and outputs rounded.  Calls that no tensor core serves
-// (gate_value, full) are the recurrence in float32.  The normaliser is one more column of v, all
-// ones: its state is z.
+// (full, other value gates than alone) are the recurrence in float32.  The normaliser is one more
+// column of v, all ones: its state is z.
 #pragma once
 #include "oracle/conv_attention_backward.h"
 #include "oracle/gate_map.h"
@@ -134,6 +134,18 @@ class Gla {
                      rate_of(a.n));
   }
 
+  // Whether tensor cores take the call's value gates.
+  bool swaps() const {
+    const auto takes = [](int64_t width) { return width == 64 || width == 128; };
+    if (!gate_value || gate_head || gate_key || select || bonus || skip || p_.map_q || p_.map_k)
+      return false;
+    if constexpr (!kBackward)
+      if (p_.snapshot.data) return false;
+    if constexpr (kBackward)
+      if (p_.output_from.data) return false;
+    return p_.q.dtype == FOVEA_BF16 && takes(d_) && takes(e_) && h_ == heads_ && !p_.read_before &&
+           p_.q.shape[1] >= 64 && (p_.token_max == 0 || p_.token_max >= 64);
+  }
   Head head_of(int64_t i, int64_t n, Mode mode) const {
     Head a{i, n, run_[i], 0, {}, {}, {}, {}};
     GlaState<Real>& x = a.x;
@@ -147,6 +159,7 @@ class Gla {
     if constexpr (!kBackward) x.outputs = p_.o.data ? outputs() : 0;
     x.full = p_.full, x.before = p_.read_before, x.uniform = !gate_key;
     if (mode == Mode::rounded) x.operand = p_.q.dtype;
+    x.swaps = swaps();
     rows(a), keys(a), gates(a);
     x.first.assign(d_ * x.e, 0);
     const int64_t row = state_in ? run_.in_row(i, p_.state_in.shape[0]) : -1;
@@ -195,6 +208,7 @@ class Gla {
   }
   static typename GlaState<Real>::Outputs run(const GlaState<Real>& x, Mode mode,
                                               const std::vector<int64_t>& times) {
+    if (mode == Mode::rounded && x.swaps) return x.swapped_forward(times);
     return mode == Mode::rounded && x.chunks() ? x.chunk_forward(times) : x.forward(times);
   }
 
@@ -374,8 +388,9 @@ class Gla {
   void backward_of(const Head& a, Mode mode, Sums& sums) const {
     const Incoming in = incoming(a, mode);
     const GlaState<Real>& x = a.x;
-    auto got = mode == Mode::rounded && x.chunks() ? x.chunk_backward(in.dy, in.last)
-                                                   : x.backward(in.dy, in.last);
+    auto got = mode == Mode::rounded && x.swaps      ? x.swapped_backward(in.dy, in.last)
+               : mode == Mode::rounded && x.chunks() ? x.chunk_backward(in.dy, in.last)
+                                                     : x.backward(in.dy, in.last);
     auto terms = mode == Mode::exact ? x.absolute().backward(in.dy_terms, in.last_terms) : got;
     add_gates(a, got, terms, sums);
     for (int64_t o = 0; o < x.outputs; ++o)

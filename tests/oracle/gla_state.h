@@ -6,6 +6,8 @@
 //   y = (q . e^P) H + A v,  H <- e^Gamma . H + (k . e^S)' v
 // Decays are running products of the rows that they cover, never differences of prefix sums.
 // Gradients: the adjoint of each form.  In chunks dgate = revcum(q dq - k dk) + rowsum(H' W').
+// Value decays alone are key decays of the state with its axes swapped: of k' = v, v' = k.  There y
+// is the dq of dy = q, and dq is the y of q' = dy.
 #pragma once
 #include <cmath>
 
@@ -21,6 +23,7 @@ struct GlaState {
   bool full = false;        // every row reads the sum over all keys
   bool before = false;      // read_before
   bool uniform = false;     // all channels of k have one decay
+  bool swaps = false;       // tensor cores take value decays, with the axes swapped
   int operand = FOVEA_F32;  // what operands of tensor cores are rounded to; v is of that type
   Real scale = 1;
   List q;                     // (outputs, tokens, d)
@@ -130,7 +133,37 @@ struct GlaState {
     return out;
   }
 
+  // ---- in chunks, of value_decays alone, one output a head
+
+  Outputs swapped_forward(const std::vector<int64_t>& times) const {
+    GlaState x = swapped(List(tokens * e));
+    Outputs out;
+    if (outputs) out.y = x.chunk_backward(q, List(d * e)).dq;
+    x.outputs = 0;
+    for (const List& state : x.chunk_forward(times).states)
+      out.states.push_back(turned(state, e, d));
+    return out;
+  }
+  Gradients swapped_backward(const List& dy, const List& dlast) const {
+    const GlaState x = swapped(dy);
+    const Gradients got = x.chunk_backward(q, turned(dlast, d, e));
+    return {x.chunk_forward({}).y, got.dv,    got.dk,
+            List(tokens * d),      got.dgate, turned(got.dfirst, e, d)};
+  }
+
  private:
+  static List turned(const List& x, int64_t rows, int64_t columns) {
+    List y(x.size());
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < columns; ++j) y[j * rows + i] = x[i * columns + j];
+    return y;
+  }
+  GlaState swapped(const List& rows) const {
+    GlaState x = *this;
+    x.d = e, x.e = d, x.q = rows, x.k = v, x.v = k, x.uniform = false, x.outputs = 1;
+    x.decays = value_decays, x.value_decays = {}, x.first = turned(first, d, e);
+    return x;
+  }
   Real key_decay(int64_t t, int64_t c) const {
     return decays.empty() ? Real{1} : decays[t * d + c];
   }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // x_gsa of experimental/gsa.h: the recurrence of both memories token by token, and its adjoint.
 // Rounded mode is float32, with 1 - a, p, and in the backward dp and each pass's d(1 - a) rounded
-// to the dtype of q, and outputs rounded.
+// to the dtype of q, and outputs rounded.  Calls that tensor cores serve are two passes in chunks
+// (oracle/gla_state.h), and dY is rounded too.
 #pragma once
 #include "oracle/gla.h"
 
@@ -47,7 +48,10 @@ class Gsa {
   Forward forward(Mode mode) const {
     Forward out{made(p_.o), made(p_.state_k_out), made(p_.state_v_out)};
     for (int64_t i = 0; i < run_.r; ++i)
-      for (int64_t n = 0; n < heads_; ++n) forward_of({i, n, run_[i]}, mode, out);
+      for (int64_t n = 0; n < heads_; ++n) {
+        const Head a{i, n, run_[i]};
+        mode == Mode::rounded&& in_chunks() ? forward_chunks(a, out) : forward_of(a, mode, out);
+      }
     return out;
   }
 
@@ -59,7 +63,10 @@ class Gsa {
     Sums sums{{tokens * h_, d_},     {tokens * g_, d_}, {tokens * x_, e_},
               {tokens * heads_, m_}, {states * d_, m_}, {states * m_, e_}};
     for (int64_t i = 0; i < run_.r; ++i)
-      for (int64_t n = 0; n < heads_; ++n) backward_of({i, n, run_[i]}, mode, sums);
+      for (int64_t n = 0; n < heads_; ++n) {
+        const Head a{i, n, run_[i]};
+        mode == Mode::rounded&& in_chunks() ? backward_chunks(a, sums) : backward_of(a, mode, sums);
+      }
     const auto out = [&](const fovea_tensor& x, const Sum& sum) {
       return conv_output(x, sum.value, sum.terms, unit_of(p_.q.dtype), 0, mode);
     };
@@ -174,6 +181,84 @@ class Gsa {
     // A score that is off by x moves p by x (1 - p) of it.
     for (int64_t c = 0; c < m_; ++c) row.p_terms[c] = size(row.p[c]) * (1 + row.p_terms[c] + mean);
     return row;
+  }
+
+  // ---- both passes in chunks, as tensor cores compute them
+
+  bool in_chunks() const {
+    const auto takes = [](int64_t width) { return width == 64 || width == 128; };
+    bool states = state_k_in || state_v_in;
+    if constexpr (kBackward)
+      states = states || dstate_k_out || dstate_v_out || p_.dstate_k_in.data || p_.dstate_v_in.data;
+    else
+      states = states || p_.state_k_out.data || p_.state_v_out.data;
+    if (kBackward && p_.output_from.data) return false;
+    return p_.q.dtype == FOVEA_BF16 && takes(d_) && takes(e_) && h_ == heads_ && !p_.map_q &&
+           !p_.map_k && m_ <= 128 && (takes(m_) || !states) && p_.q.shape[1] >= 64 &&
+           (p_.token_max == 0 || p_.token_max >= 64);
+  }
+
+  struct Passes {
+    GlaState<Real> keys, values;  // (d, m) and (m, e)
+    List p;                       // f32
+    std::vector<Slot> slots;      // (tokens, m)
+    List scores_state;            // the state of the first pass after the last token
+  };
+  // The first pass and the softmax; the second is ready to run.
+  Passes passes_of(const Head& a) const {
+    Passes x;
+    const int64_t tokens = a.at.count;
+    const Memories memories = first(a);
+    for (GlaState<Real>* pass : {&x.keys, &x.values})
+      pass->tokens = pass->keys = tokens, pass->outputs = 1, pass->operand = p_.q.dtype;
+    x.keys.d = d_, x.keys.e = m_, x.keys.scale = scale_, x.keys.swaps = true;
+    x.values.d = m_, x.values.e = e_;
+    for (int64_t t = 0; t < tokens; ++t) {
+      for (const Slot& slot : slots(a, t, Mode::rounded)) {
+        x.slots.push_back(slot);
+        x.keys.value_decays.push_back(slot.decay), x.values.decays.push_back(slot.decay);
+        x.keys.v.push_back(slot.rest), x.values.k.push_back(slot.rest);
+      }
+      for (int64_t u = 0; u < d_; ++u) {
+        x.keys.q.push_back(Real(q(a.at.batch, a.at.begin + t, query_head(a.n), u)));
+        x.keys.k.push_back(key(a, t, u).value);
+      }
+      for (int64_t j = 0; j < e_; ++j) x.values.v.push_back(value(a, t, j));
+    }
+    x.keys.first.resize(d_ * m_), x.values.first = memories.v;
+    for (int64_t c = 0; c < m_; ++c)
+      for (int64_t u = 0; u < d_; ++u) x.keys.first[u * m_ + c] = memories.k[c * d_ + u];
+    const auto got = x.keys.swapped_forward({tokens});
+    x.p = got.y, x.scores_state = got.states[0];
+    for (int64_t t = 0; t < tokens; ++t) {
+      Real* row = x.p.data() + t * m_;
+      const Real most = *std::max_element(row, row + m_);
+      Real sum = 0;
+      for (int64_t c = 0; c < m_; ++c) sum += row[c] = std::exp(row[c] - most);
+      for (int64_t c = 0; c < m_; ++c) row[c] = t < a.at.from ? 0 : row[c] / sum;
+    }
+    for (const Real y : x.p) x.values.q.push_back(stored(y, Mode::rounded));
+    return x;
+  }
+
+  void forward_chunks(const Head& a, Forward& out) const {
+    if constexpr (!kBackward) {
+      const Passes x = passes_of(a);
+      const auto got = x.values.chunk_forward({a.at.count});
+      for (int64_t t = a.at.from; t < a.at.count && p_.o.data; ++t)
+        for (int64_t j = 0; j < e_; ++j)
+          put(out.o, p_.o, Mode::rounded,
+              ((a.at.batch * run_.s + a.at.begin + t) * heads_out_ + a.n) * e_ + j,
+              got.y[t * e_ + j]);
+      const auto keep = [&](const fovea_tensor& to, Out& into, const List& state) {
+        const int64_t row = to.data ? run_.out_row(a.i, to.shape[0]) : -1;
+        const auto size = static_cast<int64_t>(state.size());
+        for (int64_t n = 0; row >= 0 && n < size; ++n)
+          put(into, to, Mode::rounded, (row * heads_ + a.n) * size + n, state[n]);
+      };
+      keep(p_.state_k_out, out.state_k_out, x.scores_state);
+      keep(p_.state_v_out, out.state_v_out, got.states[0]);
+    }
   }
 
   // ---- forward
@@ -339,6 +424,49 @@ class Gsa {
     sums.dgate.add(at * heads_ + a.n, dgate, dgate_terms);
   }
 
+  void backward_chunks(const Head& a, Sums& sums) const {
+    if constexpr (kBackward) {
+      const Passes x = passes_of(a);
+      List dy(a.at.count * e_), last_v(m_ * e_), last_k(d_ * m_);
+      for (int64_t t = a.at.from; t < a.at.count; ++t)
+        for (int64_t j = 0; j < e_; ++j)
+          dy[t * e_ + j] = Real(dout(a.at.batch, a.at.begin + t, a.n, j));
+      for (int64_t c = 0; c < m_; ++c) {
+        for (int64_t u = 0; u < d_ && dstate_k_out; ++u)
+          last_k[u * m_ + c] = Real(dstate_k_out(a.i, a.n, u, c));
+        for (int64_t j = 0; j < e_ && dstate_v_out; ++j)
+          last_v[c * e_ + j] = Real(dstate_v_out(a.i, a.n, c, j));
+      }
+      const auto v = x.values.chunk_backward(dy, last_v);
+      List dscores(x.p.size());
+      for (int64_t t = 0; t < a.at.count; ++t) {
+        Real mean = 0;
+        for (int64_t c = t * m_; c < (t + 1) * m_; ++c)
+          mean += x.p[c] * stored(v.dq[c], Mode::rounded);
+        for (int64_t c = t * m_; c < (t + 1) * m_; ++c)
+          dscores[c] = stored(x.p[c] * (stored(v.dq[c], Mode::rounded) - mean), Mode::rounded);
+      }
+      const auto k = x.keys.swapped_backward(dscores, last_k);
+      List dgate(x.p.size());
+      for (size_t c = 0; c < dgate.size(); ++c) {
+        const Slot& slot = x.slots[c];
+        const Real rest = stored(k.dv[c], Mode::rounded) + stored(v.dk[c], Mode::rounded);
+        if (slot.slope != 0)
+          dgate[c] = slot.slope * (k.dgate_value[c] + v.dgate[c] - slot.decay * rest);
+      }
+      const auto rows = [&](Sum& to, const List& from, int64_t heads, int64_t head) {
+        for (int64_t t = 0; t < a.at.count; ++t)
+          for (int64_t c = 0; c < to.width; ++c)
+            to.value[((a.at.batch * run_.s + a.at.begin + t) * heads + head) * to.width + c] +=
+                from[t * to.width + c];
+      };
+      rows(sums.dq, k.dq, h_, query_head(a.n)), rows(sums.dk, k.dk, g_, key_head(a.n));
+      rows(sums.dv, v.dv, x_, value_head(a.n)), rows(sums.dgate, dgate, heads_, a.n);
+      const int64_t at = a.i * heads_ + a.n;
+      std::copy(k.dfirst.begin(), k.dfirst.end(), sums.dstate_k_in.value.begin() + at * d_ * m_);
+      std::copy(v.dfirst.begin(), v.dfirst.end(), sums.dstate_v_in.value.begin() + at * m_ * e_);
+    }
+  }
   void backward_of(const Head& a, Mode mode, Sums& sums) const {
     if constexpr (kBackward) {
       std::vector<Memories> x = {first(a)};  // before each token, and after the last

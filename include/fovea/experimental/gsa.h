@@ -37,8 +37,11 @@ extern "C" {
  *  At least one of o, state_k_out and state_v_out is given.  A pass without output does not run.
  *
  *  Errors name this operation, then the part that refuses, with that part's names of fields.  The
- *  part is x_gla_forward.  Limits: d and m are at most 512.
- *  Workspace: g, 1 - a, the scores, p, and that of the larger pass.
+ *  part is x_gla_forward.  Limits: d and m are at most 512.  Hopper's tensor cores take bf16 and
+ *  sequences from 64 tokens, with h = heads and no maps of q and k.  d, e and m are 64 or 128.
+ *  Without states they take every m up to 128.
+ *  Workspace: g, 1 - a, the scores, p, and that of the larger pass.  Arrays of slots have 64 or 128
+ *  columns there.
  *  Source: Gated Slot Attention (2409.07146). */
 typedef struct fovea_x_gsa_forward_params {
   size_t struct_size;         /**< sizeof(fovea_x_gsa_forward_params) */
@@ -82,11 +85,13 @@ FOVEA_API fovea_status fovea_x_gsa_forward(
  *    dg = the sum of both passes' own - a . (the sum of both passes' d(1 - a)),  dgate = map' dg
  *
  *  dp and each pass's d(1 - a) are rounded to the dtype of q, as gradients of x_gla_backward are.
- *  p of dY is the f32 softmax.  dgate is 0 where a gate is -inf or gate_bound holds.
+ *  dY is rounded on Hopper's tensor cores alone.  p of dY is the f32 softmax.  dgate is 0 where a
+ *  gate is -inf or gate_bound holds.
  *  Every element of an output is written: 0 where no sequence is.  Rows before output_from have no
  *  output and take dout as 0.  Gradients of states have a row for each sequence of the call.
  *
- *  Errors and limits are as in the forward.  The parts are x_gla_forward and x_gla_backward.
+ *  Errors and limits are as in the forward; on Hopper the pass over keys takes no output_from.  The
+ *  parts are x_gla_forward and x_gla_backward.
  *  Sums have a fixed order: the same bits every run. */
 typedef struct fovea_x_gsa_backward_params {
   size_t struct_size;        /**< sizeof(fovea_x_gsa_backward_params) */

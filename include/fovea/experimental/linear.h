@@ -207,7 +207,9 @@ typedef enum fovea_x_beta_map {
  *  Limits: d is at most 512.  Every valid call has a kernel on the host and one on CUDA.  Hopper's
  *  tensor cores take f16 and bf16 with d of 64 or 128, e a multiple of 64, no gate or a head gate.
  *  Key gates are bf16 there.  Then k and v that are not finite reach rows of their chunk of 64
- *  tokens behind a reset, and the state.
+ *  tokens behind a reset, and the state.  So do those of value gates.  These are bf16 there, with d
+ *  and e of 64 or 128 and h = heads.  They exclude other gates, select, bonus, skip, read_before,
+ *  maps of q and k, and snapshot.
  *  Source: the chunk and recurrent forms of arXiv 2312.06635, 2307.08621 and 2405.21060. */
 typedef struct fovea_x_gla_forward_params {
   size_t struct_size;      /**< sizeof(fovea_x_gla_forward_params) */
@@ -283,7 +285,9 @@ FOVEA_API fovea_status fovea_x_gla_forward(fovea_context* ctx,
  *  Limits: d is at most 512.  Every valid call has a kernel on the host and one on CUDA.  Hopper's
  *  tensor cores take sequences from 64 tokens with d of 64 or 128, without maps of q and k, full
  *  and normalise.  f16 and bf16 run there with a head gate or none, and e a multiple of 64.  bf16
- *  runs with gate_key, e of 64 or 128, bonus and read_before too. */
+ *  runs with gate_key, e of 64 or 128, bonus and read_before too.  With gate_value it runs where
+ *  the forward does and output_from is absent.
+ *  The host makes gradients of such calls in chunks of 64 tokens, in every dtype and width. */
 typedef struct fovea_x_gla_backward_params {
   size_t struct_size;       /**< sizeof(fovea_x_gla_backward_params) */
   fovea_tensor q;           /**< [in] (b, s, h, d) f32 f16 bf16 */

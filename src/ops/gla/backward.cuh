@@ -68,13 +68,15 @@ struct GlaKeyGradientWork90 {
   float* dg;                // (b s, heads, d): of the log of the decay; or not given
   float* de;                // (b s, heads): of scale q . (bonus . k), over scale; with bonus
   float* dbonus;            // (slots, heads, d): a chunk's; or not given
+  bool only_q;              // nothing but dq is asked for, and states of the walk forwards
+  bool outputs;             // dq is an output: rows before the first are not written
   int32_t ahead;            // blocks that run at once
   int64_t chains;           // (sequence, head, 64 value columns)
 };
 
 struct GlaKeyGradientInstance90 {
   int32_t dtype, d;
-  void (*launch)(Context&, const GlaKeyGradientWork90&);
+  void (*launch)(Context&, const char* op, const GlaKeyGradientWork90&);
 };
 
 // A row of backward_keys.inc.

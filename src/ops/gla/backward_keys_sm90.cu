@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which calls of x_gla_backward with key gates the Hopper kernels take (backward_keys_sm90.cuh),
-// their workspace, and which outputs they write themselves.
+// their workspace, and which outputs they write themselves.  value_sm90.cu plans calls with value
+// gates here, with roles swapped.
 #include <vector>
 
 #include "core/dtype.h"
@@ -18,8 +19,6 @@ namespace fovea {
 namespace {
 
 using namespace cuda;
-
-constexpr char kOp[] = "x_gla_backward";
 
 // Every row of backward_keys.inc in this build, narrow widths first.
 const std::vector<GlaKeyGradientInstance90>& instances() {
@@ -102,6 +101,7 @@ struct KeysPlan {
   GlaKeyGradientWork90 work;
   const GlaKeyGradientInstance90* run;
   GlaRows rows[4];  // of dq, dk, dv and dgate_key, where the kernels store them
+  const char* op;
   Floats<4> dbonus;
   Slot<unsigned char> keys, queries, states, slopes;
   Slot<float> dq, dk, dv, dg, de, bonuses;
@@ -135,30 +135,50 @@ void enqueue(Context& ctx, const KeysPlan& p, void* base) {
   if (p.dv.count) w.dv.view.data = p.dv.at(base);
   w.dg = p.dg.at(base), w.de = p.de.at(base), w.dbonus = p.bonuses.at(base);
   for (const GlaRows& rows : p.rows)
-    if (rows.out && a.run.ragged()) zero_unused_rows(ctx, kOp, a, rows);
-  p.run->launch(ctx, w);
+    if (rows.out && a.run.ragged() && !w.outputs) zero_unused_rows(ctx, p.op, a, rows);
+  p.run->launch(ctx, p.op, w);
   if (p.dbonus) {
     const int64_t work = a.heads * (a.d / 32);
-    launch<gla_bonus_sm90>(ctx, kOp, work, 32 * kWarps, 0, static_cast<const float*>(w.dbonus),
+    launch<gla_bonus_sm90>(ctx, p.op, work, 32 * kWarps, 0, static_cast<const float*>(w.dbonus),
                            p.dbonus, w.forward.slots, a.heads, a.d, work);
   }
   RecurBackward b = p.b;
   b.terms.slices = 1;
   b.terms.dq = p.dq.at(base), b.terms.dk = p.dk.at(base), b.terms.dv = p.dv.at(base);
   b.terms.dg = w.dg, b.terms.de = w.de;
-  add_recur_terms(ctx, kOp, b, p.sums.at(base));
+  add_recur_terms(ctx, p.op, b, p.sums.at(base));
+}
+
+// Whether nothing is asked for that the walk backwards finds.
+bool asks_only_q(const RecurBackward& b) {
+  bool only = !b.forward.bonus && !b.forward.read_before && !b.dstate_in;
+  each_gradient(b, [&](RecurGradient what) { only &= what == RecurGradient::q; });
+  return only;
 }
 
 Text offer(const Context& ctx, const RecurBackward& b, Plan& plan) {
+  if (Text why = refuses(ctx, b.forward); !why.empty()) return why;
+  const GlaKeyRoles roles{"x_gla_backward", "q", "k", "v", "dout", false};
+  if (Text why = plan_gla_keys(b, roles, plan); !why.empty()) return why;
+  plan.kernel +=
+      Text(".") + dtype_name(b.forward.q.dtype) + ".d" + Text::number(b.forward.d) + ".key";
+  return "";
+}
+
+}  // namespace
+
+Text plan_gla_keys(const RecurBackward& b, const GlaKeyRoles& roles, Plan& plan) {
   const Recur& a = b.forward;
-  if (Text why = refuses(ctx, a); !why.empty()) return why;
   KeysPlan p{};
-  p.b = b, p.run = find(a.q.dtype, a.d);
+  p.b = b, p.run = find(a.q.dtype, a.d), p.op = roles.op;
+  if (!p.run) return "no instance in this build for this width";
   GlaKeyGradientWork90& w = p.work;
   GlaWork90& f = w.forward;
+  w.only_q = asks_only_q(b), w.outputs = roles.outputs;
   w.a = a, w.dstate_out = b.dstate_out, w.dstate_in = b.dstate_in;
   f.a = a, f.a.run.output_from = {};  // else some rows of Q~ would not be made
-  f.a.scale = 1;                      // else Q~ and A would be rounded once more where decays are 1
+  if (w.only_q) f.a.o = {};
+  f.a.scale = 1;  // else Q~ and A would be rounded once more where decays are 1
   f.tiles = static_cast<int32_t>(a.e / kChainColumns);
   f.outputs = 1;
   f.key_share = static_cast<int32_t>(a.heads / a.g);
@@ -169,20 +189,22 @@ Text offer(const Context& ctx, const RecurBackward& b, Plan& plan) {
                         : a.run.count * ceil_div(a.run.token_max, kChainTokens);
   if (f.slots > kTokensMost / a.heads) return "more than 2^30 chunks";
   w.chains = a.run.count * a.heads * f.tiles;
-  if (Text why =
-          map_each({{"q", {a.q.view, a.q.dtype, a.b, a.s, a.h, a.d, kChainTokens}, f.q},
-                    {"k", {a.k.view, a.k.dtype, a.b, a.s, a.g, a.d, kChainTokens}, f.k},
-                    {"v", {a.v.view, a.v.dtype, a.b, a.s, a.x, a.e, kChainTokens}, f.v},
-                    {"dout", {a.o.view, a.o.dtype, a.b, a.s, a.heads, a.e, kChainTokens}, w.dout}});
+  const MapOf q{a.q.view, a.q.dtype, a.b, a.s, a.h, a.d, kChainTokens};
+  const MapOf k{a.k.view, a.k.dtype, a.b, a.s, a.g, a.d, kChainTokens};
+  const MapOf v{a.v.view, a.v.dtype, a.b, a.s, a.x, a.e, kChainTokens};
+  const MapOf dout{a.o.view, a.o.dtype, a.b, a.s, a.heads, a.e, kChainTokens};
+  if (Text why = map_each({{roles.k, k, f.k}, {roles.v, v, f.v}, {roles.dout, dout, w.dout}});
       !why.empty())
     return why;
+  if (!w.only_q)
+    if (Text why = map_each({{roles.q, q, f.q}}); !why.empty()) return why;
   Layout& space = plan.workspace;
   const auto d = static_cast<int>(a.d);
   const int64_t tile = kChainColumns * a.d * 2;
   p.keys = space.add<unsigned char>(f.slots, a.heads, gla_key_stride(d));
-  p.queries = space.add<unsigned char>(f.slots, a.heads, gla_query_stride(d));
+  if (!w.only_q) p.queries = space.add<unsigned char>(f.slots, a.heads, gla_query_stride(d));
   p.states = space.add<unsigned char>(f.slots, a.heads, f.tiles, tile);
-  p.slopes = space.add<unsigned char>(f.slots, a.heads, f.tiles, tile);
+  if (!w.only_q) p.slopes = space.add<unsigned char>(f.slots, a.heads, f.tiles, tile);
   w.dq = rows_of(p, RecurGradient::q, plan, a.h, a.d, p.rows[0], p.dq);
   w.dk = rows_of(p, RecurGradient::k, plan, a.g, a.d, p.rows[1], p.dk);
   w.dv = rows_of(p, RecurGradient::v, plan, a.x, a.e, p.rows[2], p.dv);
@@ -202,12 +224,9 @@ Text offer(const Context& ctx, const RecurBackward& b, Plan& plan) {
     p.b.to[static_cast<int>(RecurGradient::bonus)] = {};
   }
   p.sums = space.add<double>(recur_sums(p.b));
-  plan.kernel += Text(".") + dtype_name(a.q.dtype) + ".d" + Text::number(a.d) + ".key";
   plan.launch = [p](Context& ctx, void* base) { enqueue(ctx, p, base); };
   return "";
 }
-
-}  // namespace
 
 extern const Kernel<RecurBackward> gla_backward_keys_sm90 = {"sm90", offer};
 

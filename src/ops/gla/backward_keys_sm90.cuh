@@ -183,7 +183,12 @@ class GlaStates90 {
       keys_.release(key);
     }
     if (threadIdx.x % 128 == 0) sm90::tma_store_wait<0>();
-    if (!reversed_ || !w_.dstate_in) return;
+    if (!reversed_) {
+      const int64_t to = a_.state_out ? a_.run.out_row(run_.sequence) : -1;
+      if (to >= 0) state.store(a_.state_out, to, head_, column);
+      return;
+    }
+    if (!w_.dstate_in) return;
     multiply(state, a_.scale);
     state.store({w_.dstate_in, FOVEA_F32}, run_.sequence, head_, column);
   }
@@ -302,27 +307,28 @@ struct GateSlopes {
   }
 };
 
-template <int D>
+// OnlyQ: without what rows of dk and dv read.
+template <int D, bool OnlyQ>
 struct GlaKeyGradientShared90 : sm90::SharedLayout {
   using Tile = Swizzled<kChainTokens, D>;
   using Panel = Swizzled<kChainTokens, kChainColumns>;
   static constexpr int kPanels = D / 64, kWarps = 8 * kPanels, kLevels = 3;
   static constexpr int score_bytes = kGlaScores + kChainTokens * 4;  // A and dots
-  static constexpr int value_bytes = 2 * Panel::bytes + 2 * Tile::bytes;
+  static constexpr int value_bytes = 2 * Panel::bytes + (OnlyQ ? 1 : 2) * Tile::bytes;
   // Sums of dq, dk and r: rows of D and a pad, so that four rows share no bank.
   static constexpr int kRow = D + 8;
   static constexpr int sum_bytes = kChainTokens * kRow * 4;
 
   int rows = tiles(Tile::bytes, kLevels);
-  int q = tiles(Tile::bytes);
+  int q = tiles(OnlyQ ? 0 : Tile::bytes);
   int k = tiles(Tile::bytes);
   int totals = of<float2>(kGateGroups * D / 2);
   int ends = of<float2>(kWarps * D / 2);  // of H W
   int near = of<float4>(kGateGroups * kGateTokens * kGateTokens / 4);
   int de = of<float>(kChainTokens);
   int full = barriers(2);
-  int k_tilde = tiles(Tile::bytes);  // from here on: what sums take the place of
-  int scores = tiles(score_bytes);
+  int k_tilde = tiles(OnlyQ ? 0 : Tile::bytes);  // from here on: what sums take the place of
+  int scores = tiles(OnlyQ ? 0 : score_bytes);
   int values = tiles(0);  // of each 64 value columns: dO, V, H, W
 
   // In the place of rows, of eight tokens each: sums of gates, of k r and of the bonus.
@@ -331,11 +337,14 @@ struct GlaKeyGradientShared90 : sm90::SharedLayout {
 
   constexpr int all(int64_t tiles) const {
     const int end = values + static_cast<int>(tiles) * value_bytes;
-    return end > k_tilde + 3 * sum_bytes ? end : k_tilde + 3 * sum_bytes;
+    const int sums = k_tilde + (OnlyQ ? 1 : 3) * sum_bytes;
+    return end > sums ? end : sums;
   }
 };
 
-template <int Dtype, int D, bool Before>
+// OnlyQ: dq alone, or the output of a call with value gates (value_sm90.cu).  The warpgroups of dk
+// wait, and Q, A, K~ and W are not there.
+template <int Dtype, int D, bool Before, bool OnlyQ>
 class GlaKeyGradient90 {
   using Tile = Swizzled<kChainTokens, D>;
   using TileH = Swizzled<kChainColumns, D>;
@@ -343,7 +352,7 @@ class GlaKeyGradient90 {
   using Decays = float2[kGateTokens];
   using Sums = float[kChainColumns / 8][4];
   using Operand = uint32_t[kChainTokens / 16][4];
-  using Layout = GlaKeyGradientShared90<D>;
+  using Layout = GlaKeyGradientShared90<D, OnlyQ>;
   static constexpr Layout kShared = Layout();
   static constexpr int kSums = kChainColumns / 8;
 
@@ -357,7 +366,7 @@ class GlaKeyGradient90 {
 
   __device__ void run() {
     if (!find(blockIdx.x)) {
-      if (w_.dbonus && threadIdx.x < D)
+      if (!OnlyQ && w_.dbonus && threadIdx.x < D)
         w_.dbonus[(int64_t{slot_} * a_.heads + head_) * D + threadIdx.x] = 0;
       return;
     }
@@ -370,22 +379,29 @@ class GlaKeyGradient90 {
     find_decays(a);
     __syncthreads();
     sm90::barrier_wait(full(0), 0);
-    clear_rows(kShared.q), clear_rows(kShared.k);
+    if (!OnlyQ) clear_rows(kShared.q);
+    clear_rows(kShared.k);
     write_levels(a);
     if (threadIdx.x / 32 == threads / 32 - 1) prefetch_next();
     sm90::barrier_wait(full(1), 0);
     clear_values();
     sm90::fence_shared();
     __syncthreads();
-    if (gated()) find_ends();
-    if (a_.bonus) find_de();
-    make_dv();
+    if constexpr (!OnlyQ) {
+      if (gated()) find_ends();
+      if (a_.bonus) find_de();
+      make_dv();
+    }
+    const bool works = !OnlyQ || !of_keys();
     Sums sum, score;
-    over_values(sum, score);
+    if (works) over_values(sum, score);
     __syncthreads();
-    add_levels(sum, score);
+    if (works) add_levels(sum, score);
     __syncthreads();
-    finish(a);
+    if constexpr (OnlyQ)
+      finish_queries(a);
+    else
+      finish(a);
   }
 
  private:
@@ -402,6 +418,7 @@ class GlaKeyGradient90 {
     batch_ = static_cast<int>(run.batch), token_ = static_cast<int>(run.begin + first);
     left_ = static_cast<int>(clamp_i64(run.count - first, 0, kChainTokens));
     from_ = static_cast<int>(clamp_i64(run.from - first, 0, kChainTokens));
+    if (OnlyQ && w_.outputs && from_ >= left_) return false;
     return left_ > 0;
   }
   // Packed: the sequence with the last first slot that is at most `slot`.
@@ -434,9 +451,10 @@ class GlaKeyGradient90 {
 
   // By one thread.
   __device__ void load_rows() const {
-    sm90::barrier_expect(full(0), 2 * Tile::bytes);
-    sm90::tma_load_panels<Tile>(at_ + kShared.q, w_.forward.q, full(0), token_,
-                                head_ / w_.forward.query_share, batch_);
+    sm90::barrier_expect(full(0), (OnlyQ ? 1 : 2) * Tile::bytes);
+    if (!OnlyQ)
+      sm90::tma_load_panels<Tile>(at_ + kShared.q, w_.forward.q, full(0), token_,
+                                  head_ / w_.forward.query_share, batch_);
     sm90::tma_load_panels<Tile>(at_ + kShared.k, w_.forward.k, full(0), token_,
                                 head_ / w_.forward.key_share, batch_);
   }
@@ -444,16 +462,18 @@ class GlaKeyGradient90 {
     const int64_t at = int64_t{slot_} * a_.heads + head_;
     const int64_t place = at * tiles();
     const int value_head = static_cast<int>(a_.value_head(head_));
-    sm90::barrier_expect(full(1),
-                         Tile::bytes + Layout::score_bytes + tiles() * Layout::value_bytes);
+    sm90::barrier_expect(
+        full(1), (OnlyQ ? 0 : Tile::bytes + Layout::score_bytes) + tiles() * Layout::value_bytes);
     for (int j = 0; j < tiles(); ++j) {
       const uint32_t to = value_tile(j);
       sm90::tma_load_box(to, w_.dout, full(1), j * kChainColumns, token_, head_, batch_);
       sm90::tma_load_box(to + v_in(), w_.forward.v, full(1), j * kChainColumns, token_, value_head,
                          batch_);
       sm90::tma_load(to + h_in(), w_.states + (place + j) * TileH::bytes, TileH::bytes, full(1));
-      sm90::tma_load(to + w_in(), w_.slopes + (place + j) * TileH::bytes, TileH::bytes, full(1));
+      if (!OnlyQ)
+        sm90::tma_load(to + w_in(), w_.slopes + (place + j) * TileH::bytes, TileH::bytes, full(1));
     }
+    if (OnlyQ) return;
     sm90::tma_load(at_ + kShared.k_tilde, w_.forward.keys + at * gla_key_stride(D), Tile::bytes,
                    full(1));
     sm90::tma_load(at_ + kShared.scores,
@@ -482,8 +502,9 @@ class GlaKeyGradient90 {
     const int value_head = static_cast<int>(a_.value_head(head_));
 #pragma unroll
     for (int panel = 0; panel < Tile::panels; ++panel) {
-      sm90::tma_prefetch_box(w_.forward.q, panel * 64, token_, head_ / w_.forward.query_share,
-                             batch_);
+      if (!OnlyQ)
+        sm90::tma_prefetch_box(w_.forward.q, panel * 64, token_, head_ / w_.forward.query_share,
+                               batch_);
       sm90::tma_prefetch_box(w_.forward.k, panel * 64, token_, head_ / w_.forward.key_share,
                              batch_);
     }
@@ -492,6 +513,7 @@ class GlaKeyGradient90 {
       sm90::tma_prefetch_box(w_.forward.v, j * kChainColumns, token_, value_head, batch_);
     }
     sm90::tma_prefetch(w_.states + tile * TileH::bytes, tiles() * TileH::bytes);
+    if (OnlyQ) return;
     sm90::tma_prefetch(w_.slopes + tile * TileH::bytes, tiles() * TileH::bytes);
     sm90::tma_prefetch(w_.forward.keys + at * gla_key_stride(D), Tile::bytes);
     sm90::tma_prefetch(w_.forward.queries + at * gla_query_stride(D) + Tile::bytes,
@@ -567,23 +589,24 @@ class GlaKeyGradient90 {
     const int g = group(), at = sm90::unhoisted(first_place());
     Decays left, right;
     float2 prefix = make_float2(1, 1), suffix = prefix;
+    if (!OnlyQ)
 #pragma unroll
-    for (int i = 0; i < kGateTokens; ++i) {
-      if (!Before) prefix = prefix * a[i];
-      left[i] = prefix * row(kShared.q, at, i);
-      if (Before) prefix = prefix * a[i];
-    }
+      for (int i = 0; i < kGateTokens; ++i) {
+        if (!Before) prefix = prefix * a[i];
+        left[i] = prefix * row(kShared.q, at, i);
+        if (Before) prefix = prefix * a[i];
+      }
 #pragma unroll
     for (int i = kGateTokens - 1; i >= 0; --i)
       right[i] = suffix * row(kShared.k, at, i), suffix = suffix * a[i];
     const float2 one = make_float2(1, 1);
     // Not `?:`, which would put both in local memory.
     if (g % 2)
-      put_rows(2, at, left, one);
+      put_left(2, at, left, one);
     else
       put_rows(2, at, right, one);
     if (g % 4 >= 2)
-      put_rows(1, at, left, g % 4 == 3 ? total(g - 1) : one);
+      put_left(1, at, left, g % 4 == 3 ? total(g - 1) : one);
     else
       put_rows(1, at, right, g % 4 == 0 ? total(g + 1) : one);
     float2 by = one;
@@ -593,7 +616,11 @@ class GlaKeyGradient90 {
     if (g < 4)
       put_rows(0, at, right, by);
     else
-      put_rows(0, at, left, by);
+      put_left(0, at, left, by);
+  }
+  // Rows that dk alone reads.
+  __device__ void put_left(int level, int at, const Decays& rows, float2 by) const {
+    if (!OnlyQ) put_rows(level, at, rows, by);
   }
   __device__ void put_rows(int level, int at, const Decays& rows, float2 by) const {
     unsigned char* tile = base_ + kShared.rows + level * Tile::bytes;
@@ -829,7 +856,7 @@ class GlaKeyGradient90 {
       pick(one, p, next), add_level(sum, one, 1, next);
     }
     pick(one, p, w);
-    if (keys && panel() == 0) {
+    if ((keys || OnlyQ) && panel() == 0) {
       auto* near = reinterpret_cast<float2*>(base_ + kShared.near) + 2 * w * 32 + threadIdx.x % 32;
       near[0] = pair_of<Dtype>(one[0]), near[32] = pair_of<Dtype>(one[3]);
     }
@@ -891,6 +918,31 @@ class GlaKeyGradient90 {
               : 0;
   }
 
+  // Here dA of eight tokens lies as [t][s].
+  __device__ void finish_queries(const Decays& a) const {
+    const int rows = own_rows(), at = sm90::unhoisted(first_place());
+    const int first = w_.outputs ? from_ - kGateTokens * group() : 0;
+    const int64_t dq_at = first_of(w_.dq);
+    Decays k;
+#pragma unroll
+    for (int i = 0; i < kGateTokens; ++i) k[i] = row(kShared.k, at, i);
+    float2 prefix = make_float2(1, 1);
+#pragma unroll
+    for (int t = 0; t < kGateTokens; ++t) {
+      const float4* near =
+          reinterpret_cast<const float4*>(base_ + kShared.near) + (group() * kGateTokens + t) * 2;
+      const float4 low = near[0], high = near[1];
+      const float score[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
+      prefix = prefix * a[t];
+      float2 dq = decayed(prefix, sum_of(0, t)), by = make_float2(1, 1);
+#pragma unroll
+      for (int s = t; s >= 0; --s) {
+        dq = fmaf2(score[s] * by, k[s], dq);
+        by = by * a[s];
+      }
+      if (t >= first && t < rows) put(w_.dq, dq_at, t, dq);
+    }
+  }
   __device__ void finish(const Decays& a) const {
     const int rows = own_rows(), at = sm90::unhoisted(first_place());
     const int64_t dq_at = first_of(w_.dq), dk_at = first_of(w_.dk);
@@ -1036,37 +1088,39 @@ class GlaKeyGradient90 {
   int slot_, head_, batch_, token_, left_, from_;
 };
 
-template <int Dtype, int D, bool Before>
-__global__ void __launch_bounds__(GlaKeyGradient90<Dtype, D, Before>::threads,
-                                  GlaKeyGradient90<Dtype, D, Before>::blocks)
+template <int Dtype, int D, bool Before, bool OnlyQ>
+__global__ void __launch_bounds__(GlaKeyGradient90<Dtype, D, Before, OnlyQ>::threads,
+                                  GlaKeyGradient90<Dtype, D, Before, OnlyQ>::blocks)
     gla_key_gradient_sm90_kernel(const __grid_constant__ GlaKeyGradientWork90 work) {
   extern __shared__ __align__(1024) unsigned char shared[];
-  GlaKeyGradient90<Dtype, D, Before>(work, shared).run();
+  GlaKeyGradient90<Dtype, D, Before, OnlyQ>(work, shared).run();
 }
 
 template <GlaKeyGradientConfig90 C>
 GlaKeyGradientInstance90 gla_key_gradient_sm90_instance() {
-  constexpr auto launcher = [](Context& ctx, const GlaKeyGradientWork90& work) {
-    constexpr char op[] = "x_gla_backward";
+  constexpr auto launcher = [](Context& ctx, const char* op, const GlaKeyGradientWork90& work) {
     using States = GlaStates90<GlaStatesShape90<C.dtype, C.d, C.stages>>;
     const GlaWork90& tiles = work.forward;
     const int64_t chunks = tiles.slots * work.a.heads;
-    const auto run = [&]<bool Before>() {
+    const auto run = [&]<bool Before, bool OnlyQ>() {
       using Intra = GlaIntra<C.dtype, C.d, Before>;
-      using Gradient = GlaKeyGradient90<C.dtype, C.d, Before>;
+      using Gradient = GlaKeyGradient90<C.dtype, C.d, Before, OnlyQ>;
       static_assert(States::shared_bytes <= 227 * 1024);
       static_assert(Gradient::shared_bytes(2) <= 227 * 1024);
       const int64_t most = int64_t{device_info(ctx).multiprocessors} * Intra::blocks;
       launch<gla_intra_sm90_kernel<C.dtype, C.d, Before>>(
           ctx, op, chunks < most ? chunks : most, Intra::threads, Intra::shared_bytes, tiles);
       launch<gla_key_states_sm90_kernel<GlaStatesShape90<C.dtype, C.d, C.stages>>>(
-          ctx, op, 2 * work.chains, States::threads, States::shared_bytes, work);
+          ctx, op, (OnlyQ ? 1 : 2) * work.chains, States::threads, States::shared_bytes, work);
+      if (OnlyQ && !work.dq) return;
       GlaKeyGradientWork90 ahead = work;
       ahead.ahead = device_info(ctx).multiprocessors * Gradient::blocks;
-      launch<gla_key_gradient_sm90_kernel<C.dtype, C.d, Before>>(
+      launch<gla_key_gradient_sm90_kernel<C.dtype, C.d, Before, OnlyQ>>(
           ctx, op, chunks, Gradient::threads, Gradient::shared_bytes(tiles.tiles), ahead);
     };
-    work.a.read_before ? run.template operator()<true>() : run.template operator()<false>();
+    if (work.only_q) return run.template operator()<false, true>();
+    work.a.read_before ? run.template operator()<true, false>()
+                       : run.template operator()<false, false>();
   };
   return {C.dtype, C.d, launcher};
 }

@@ -32,18 +32,21 @@ struct OfGate {
   program.run(part);
 }
 
-// `scores` become their gradient.
-[[gnu::noinline]] void adjoint(Program& program, GsaRows a, const Between& x,
-                               const fovea_tensor& dp) {
+// Returns the gradient of the scores, in the place of dp or of the scores: Hopper's pass over keys
+// takes it as bf16.
+[[gnu::noinline]] fovea_tensor adjoint(Program& program, GsaRows a, const Between& x,
+                                       const fovea_tensor& dp, bool tensor_cores) {
+  const fovea_tensor& to = tensor_cores ? dp : x.scores;
   a.step = GsaStep::adjoint, a.heads = dp.shape[2];
-  a.scores = floats_of<4>(x.scores), a.p = floats_of<4>(dp);
+  a.scores = floats_of<4>(x.scores), a.p = floats_of<4>(dp), a.dscores = floats_of<4>(to);
   gsa::run_rows(program, a);
+  return to;
 }
 
 [[gnu::noinline]] void over_keys(Program& program, const Params& p, const Between& x,
-                                 const OfGate& to) {
+                                 const fovea_tensor& dscores, const OfGate& to) {
   auto part = gsa::over_keys<Part>(p, x);
-  part.dout = x.scores, part.dstate_out = p.dstate_k_out;
+  part.dout = dscores, part.dstate_out = p.dstate_k_out;
   part.dq = p.dq, part.dk = p.dk, part.dv = to.rest, part.dgate_value = to.log;
   part.dstate_in = p.dstate_k_in;
   program.run(part);
@@ -59,26 +62,30 @@ struct OfGate {
 }
 
 void body(Program& program, const Params& p) {
-  const GsaRows a = gsa::read_rows(kOp, p, Program::given(p.dout), "dout");
+  GsaRows a = gsa::read_rows(kOp, p, Program::given(p.dout), "dout");
+  const bool states = p.state_k_in.data || p.state_v_in.data || p.dstate_k_out.data ||
+                      p.dstate_v_out.data || p.dstate_k_in.data || p.dstate_v_in.data;
+  const bool tensor_cores = !p.output_from.data && gsa::on_tensor_cores(program.context(), p, a);
+  a.columns = gsa::columns_of(a, tensor_cores, states);
   const bool of_gate = p.dgate.data;
   const bool keys = of_gate || p.dq.data || p.dk.data || p.dstate_k_in.data;
   if (!keys && !p.dv.data && !p.dstate_v_in.data) return;  // nothing is asked for
   Between x{};
   gsa::gates(program, a, p.gate, p.q.dtype, x);
-  x.scores = program.array(FOVEA_F32, {a.b, a.s, p.dout.shape[2], a.m});
+  x.scores = program.array(FOVEA_F32, {a.b, a.s, p.dout.shape[2], a.columns});
   scores(program, p, x);
   gsa::softmax(program, a, p.q.dtype, x);
   OfGate by_keys{}, by_values{};
   for (OfGate* to : {&by_keys, &by_values})
     if (of_gate) {
-      to->log = gsa::like(program, p.gate, FOVEA_F32);
-      to->rest = gsa::like(program, p.gate, p.q.dtype);
+      to->log = gsa::like(program, x.log, FOVEA_F32);
+      to->rest = gsa::like(program, x.rest, p.q.dtype);
     }
   const fovea_tensor dp = keys ? gsa::like(program, x.p, p.q.dtype) : fovea_tensor{};
   over_values(program, p, x, dp, by_values);
   if (!keys) return;
-  adjoint(program, a, x, dp);
-  over_keys(program, p, x, by_keys);
+  over_keys(program, p, x, adjoint(program, a, x, dp, tensor_cores && gsa::takes(a.columns)),
+            by_keys);
   if (of_gate) gradient(program, a, by_keys, by_values, p.dgate);
 }
 

@@ -32,11 +32,14 @@ void check(const Params& p, const GsaRows& a) {
 }
 
 void body(Program& program, const Params& p) {
-  const GsaRows a = gsa::read_rows(kOp, p, p.o, "o");
+  GsaRows a = gsa::read_rows(kOp, p, p.o, "o");
   check(p, a);
+  const bool states =
+      p.state_k_in.data || p.state_v_in.data || p.state_k_out.data || p.state_v_out.data;
+  a.columns = gsa::columns_of(a, gsa::on_tensor_cores(program.context(), p, a), states);
   Between x{};
   gsa::gates(program, a, p.gate, p.q.dtype, x);
-  if (p.o.data) x.scores = program.array(FOVEA_F32, {a.b, a.s, p.o.shape[2], a.m});
+  if (p.o.data) x.scores = program.array(FOVEA_F32, {a.b, a.s, p.o.shape[2], a.columns});
   if (p.o.data || p.state_k_out.data) over_keys(program, p, x);
   if (p.o.data) gsa::softmax(program, a, p.q.dtype, x);
   if (!p.o.data) x.p = x.rest;  // of the right extents, and not read

@@ -59,7 +59,7 @@ GsaRows read_rows(const char* op, const P& p, const fovea_tensor& o, const char*
        {std::pair{&p.state_k_in, "state_k_in"}, {&p.state_v_in, "state_v_in"}})
     read_slots(op, field, "slots", *state, p.state_row, x.run, "state_row", "q");
   x.map = {p.gate_map, p.gate_bound, p.gate_tau > 0 ? p.gate_tau : 1};
-  x.b = p.q.shape[0], x.s = x.run.s, x.heads = a.heads, x.m = p.gate.shape[3];
+  x.b = p.q.shape[0], x.s = x.run.s, x.heads = a.heads, x.m = x.columns = p.gate.shape[3];
   x.gate = floats_of<4>(p.gate);
   return x;
 }
@@ -69,10 +69,31 @@ inline void run_rows(Program& program, const GsaRows& a) {
       choose("x_gsa_rows", program.context(), a, gsa_rows_host, FOVEA_CUDA_KERNELS(gsa_rows_simt)));
 }
 
+// Widths of Hopper's kernels of x_gla with key and value gates.
+inline bool takes(int64_t width) {
+  return width == 64 || width == 128;
+}
+// Whether they take both passes, where they take the slots.
+template <class P>
+bool on_tensor_cores(const Context& ctx, const P& p, const GsaRows& a) {
+#if FOVEA_WITH_CUDA
+  return ctx.backend == FOVEA_CUDA && gsa_on_hopper(ctx) && p.q.dtype == FOVEA_BF16 && !p.map_q &&
+         !p.map_k && p.q.shape[2] == a.heads && takes(p.q.shape[3]) && takes(p.v.shape[3]) &&
+         a.run.token_max >= 64;
+#else
+  return (void)ctx, (void)p, (void)a, false;
+#endif
+}
+// How many columns the slots take then.  States have no room for more than m.
+inline int64_t columns_of(const GsaRows& a, bool tensor_cores, bool states) {
+  if (!tensor_cores || states || a.m > 128) return a.m;
+  return a.m > 64 ? 128 : 64;
+}
+
 // Arrays between the passes.
 struct Between {
-  fovea_tensor log, rest;  // (b, s, heads, m)
-  fovea_tensor scores, p;  // (b, s, heads_out, m)
+  fovea_tensor log, rest;  // (b, s, heads, columns)
+  fovea_tensor scores, p;  // (b, s, heads_out, columns)
 };
 
 inline fovea_tensor like(Program& program, const fovea_tensor& x, int32_t dtype) {
@@ -82,7 +103,9 @@ inline fovea_tensor like(Program& program, const fovea_tensor& x, int32_t dtype)
 
 [[gnu::noinline]] inline void gates(Program& program, GsaRows a, const fovea_tensor& gate,
                                     int32_t dtype, Between& to) {
-  to.log = like(program, gate, FOVEA_F32), to.rest = like(program, gate, dtype);
+  fovea_tensor wide = gate;
+  wide.shape[3] = a.columns;
+  to.log = like(program, wide, FOVEA_F32), to.rest = like(program, wide, dtype);
   a.step = GsaStep::gates;
   a.log = floats_of<4>(to.log), a.rest = floats_of<4>(to.rest);
   run_rows(program, a);

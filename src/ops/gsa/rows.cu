@@ -35,6 +35,10 @@ __global__ void __launch_bounds__(kWarp* kWarps)
 }  // namespace
 }  // namespace cuda
 
+bool gsa_on_hopper(const Context& ctx) {
+  return cuda::device_info(ctx).arch == 90;
+}
+
 extern const Kernel<GsaRows> gsa_rows_simt = {
     "simt", [](const Context&, const GsaRows& a, Plan& plan) {
       plan.launch = [a](Context& ctx, void*) {

@@ -2103,7 +2103,9 @@ op! {
     /// Limits: d is at most 512.  Every valid call has a kernel on the host and one on CUDA.  Hopper's
     /// tensor cores take f16 and bf16 with d of 64 or 128, e a multiple of 64, no gate or a head gate.
     /// Key gates are bf16 there.  Then k and v that are not finite reach rows of their chunk of 64
-    /// tokens behind a reset, and the state.
+    /// tokens behind a reset, and the state.  So do those of value gates.  These are bf16 there, with d
+    /// and e of 64 or 128 and h = heads.  They exclude other gates, select, bonus, skip, read_before,
+    /// maps of q and k, and snapshot.
     /// Source: the chunk and recurrent forms of arXiv 2312.06635, 2307.08621 and 2405.21060.
     /// ```
     XGlaForward(x_gla_forward: fovea_x_gla_forward_params, fovea_x_gla_forward, fovea_x_gla_forward_workspace)
@@ -2171,7 +2173,9 @@ op! {
     /// Limits: d is at most 512.  Every valid call has a kernel on the host and one on CUDA.  Hopper's
     /// tensor cores take sequences from 64 tokens with d of 64 or 128, without maps of q and k, full
     /// and normalise.  f16 and bf16 run there with a head gate or none, and e a multiple of 64.  bf16
-    /// runs with gate_key, e of 64 or 128, bonus and read_before too.
+    /// runs with gate_key, e of 64 or 128, bonus and read_before too.  With gate_value it runs where
+    /// the forward does and output_from is absent.
+    /// The host makes gradients of such calls in chunks of 64 tokens, in every dtype and width.
     /// ```
     XGlaBackward(x_gla_backward: fovea_x_gla_backward_params, fovea_x_gla_backward, fovea_x_gla_backward_workspace)
     new {
@@ -2362,8 +2366,11 @@ op! {
     /// At least one of o, state_k_out and state_v_out is given.  A pass without output does not run.
     ///
     /// Errors name this operation, then the part that refuses, with that part's names of fields.  The
-    /// part is x_gla_forward.  Limits: d and m are at most 512.
-    /// Workspace: g, 1 - a, the scores, p, and that of the larger pass.
+    /// part is x_gla_forward.  Limits: d and m are at most 512.  Hopper's tensor cores take bf16 and
+    /// sequences from 64 tokens, with h = heads and no maps of q and k.  d, e and m are 64 or 128.
+    /// Without states they take every m up to 128.
+    /// Workspace: g, 1 - a, the scores, p, and that of the larger pass.  Arrays of slots have 64 or 128
+    /// columns there.
     /// Source: Gated Slot Attention (2409.07146).
     /// ```
     XGsaForward(x_gsa_forward: fovea_x_gsa_forward_params, fovea_x_gsa_forward, fovea_x_gsa_forward_workspace)
@@ -2403,11 +2410,13 @@ op! {
     ///   dg = the sum of both passes' own - a . (the sum of both passes' d(1 - a)),  dgate = map' dg
     ///
     /// dp and each pass's d(1 - a) are rounded to the dtype of q, as gradients of x_gla_backward are.
-    /// p of dY is the f32 softmax.  dgate is 0 where a gate is -inf or gate_bound holds.
+    /// dY is rounded on Hopper's tensor cores alone.  p of dY is the f32 softmax.  dgate is 0 where a
+    /// gate is -inf or gate_bound holds.
     /// Every element of an output is written: 0 where no sequence is.  Rows before output_from have no
     /// output and take dout as 0.  Gradients of states have a row for each sequence of the call.
     ///
-    /// Errors and limits are as in the forward.  The parts are x_gla_forward and x_gla_backward.
+    /// Errors and limits are as in the forward; on Hopper the pass over keys takes no output_from.  The
+    /// parts are x_gla_forward and x_gla_backward.
     /// Sums have a fixed order: the same bits every run.
     /// ```
     XGsaBackward(x_gsa_backward: fovea_x_gsa_backward_params, fovea_x_gsa_backward, fovea_x_gsa_backward_workspace)
