@@ -69,10 +69,10 @@ RecurCall recur_call(const Recur& a) {
 bool serves_steps(const RecurCall& call) {
   const Recur& a = call.a;
   const auto fours = [&](const Floats<4>& x, Fours which) { return !x || (call.fours & which); };
-  return call.whole && (call.lanes == 4 || call.lanes == 8) && a.run.token_max <= kStepTokens &&
+  return (a.d == 64 || a.d == 128) && a.e % 32 == 0 && a.run.token_max <= kStepTokens &&
          a.s <= INT_MAX && !a.full && !a.read_before && !a.gate_value && !a.bonus && !a.den &&
-         a.v && !(a.gate_head && a.gate_key) && a.state_in && a.state_in.dtype == FOVEA_F32 &&
-         call.in == StateOrder::columns &&
+         a.v && !(a.gate_head && a.gate_key) && (a.form != Recurrence::low_rank || a.gate_key) &&
+         a.state_in && a.state_in.dtype == FOVEA_F32 && call.in == StateOrder::columns &&
          (!a.state_out || (a.state_out.dtype == FOVEA_F32 && call.out == StateOrder::columns)) &&
          (!a.snapshot || (a.snapshot.dtype == FOVEA_F32 && a.run.every <= INT_MAX &&
                           call.snapshot == StateOrder::columns)) &&

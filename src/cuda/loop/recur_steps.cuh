@@ -1,22 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // A recurrence over at most 16 tokens: decode, the check of a draft, and its commit.
 //   H~ = decay . H_(t-1),  H_t = H~ + k^' u,  o_t = scale q^ H_t;  u as core/recur.h has it
-// Blocks stay, and take items in turn: a sequence's state head, and a slice of its value columns.
-// An item is in a thread's registers while its next one is on its way to shared memory.
+// A block owns up to 128 value columns of a sequence's state head, each of its warps 32: all D rows
+// of them, 64 or 128, in registers.  A warp asks for its state before it does anything else.
 //
-//   what                            where                       who writes   who reads
-//   a lane's tile of the next item  shared memory, 16 pieces    cp.async     the same thread
-//   rows of an item's tokens        shared memory               a warp each  all warps
-//   a lane's tile of this item      registers, as recur.cuh     its thread   its thread
+//   lane     ld + 4 le: 4 along d, 8 along e
+//   rows     D / 4 m + 16 half + 4 ld + i, m < 4, i < 4, in halves of 16 where D = 128
+//   columns  4 le + j of the warp's: 8 lanes have 128 bytes of a row
 //
-//   barrier of all threads   who waits for it    what it guards
-//   before rows are made     those that make     the last item's rows, and where this item is
-//   after                    all                 this item's rows
-//
-// A thread copies what it reads itself, so pieces need no barrier.
+// Rows of the tokens (k^, decays, what corrects, q^, values) lie in shared memory. Warps make a
+// token each, or a part of one.  One barrier stands between those that make and those that read.
 //
 // Bits: every sum is that of recur_forward_simt, which serves the other cuts of a sequence.
-//   z, o     each lane along d adds its 16 rows in turn, then lanes add in the order 4, 2, 1
+//   z, o     16 rows in turn, then half + half is its lanes' order 4, then lanes 2, 1
 //   H_t      one product, one fused multiply-add, token after token
 //   columns  no sum crosses them, so slices change nothing
 // A chunk's form (scores, an inverse) sums over tokens first: other bits at other cuts, not taken.
@@ -25,13 +21,11 @@
 
 #include "cuda/launch.h"
 #include "cuda/loop/recur.cuh"
-#include "cuda/tile/copy.cuh"
-#include "cuda/tile/layout.cuh"
 
 namespace fovea::cuda {
 
-constexpr int kStepColumns = 128;  // of a block, at most
-constexpr int kStepThreads = 256;
+constexpr int kStepWarps = 4;  // of a block, at most
+constexpr int kStepColumns = 32 * kStepWarps;
 
 // Floats of a token in shared memory: values, scalars, rows of D.  Kinds of rows that a form lacks
 // take no place.
@@ -96,13 +90,6 @@ struct StepItem {
   }
 };
 
-// The thread's number, made anew: what follows from it is not held across items.
-__device__ __forceinline__ uint32_t step_thread() {
-  uint32_t thread = threadIdx.x;
-  asm volatile("" : "+r"(thread));
-  return thread;
-}
-
 // Makes rows: a warp has a token, or a part of it where warps outnumber tokens.
 template <Recurrence Form, bool Keys, int D>
 struct StepMaker {
@@ -114,10 +101,11 @@ struct StepMaker {
   int lane, warp;
 
   __device__ __forceinline__ StepMaker(const RecurCall& call, const StepItem& item)
-      : call(call), a(call.a), item(item) {
-    const auto thread = static_cast<int>(step_thread());
-    lane = thread % 32, warp = thread / 32;
-  }
+      : call(call),
+        a(call.a),
+        item(item),
+        lane(static_cast<int>(threadIdx.x % 32)),
+        warp(static_cast<int>(threadIdx.x / 32)) {}
 
   // factor map(x) / |x|, as StageRows has it.
   __device__ __forceinline__ void mapped(const RawFour& raw, int32_t dtype, int32_t map,
@@ -148,7 +136,7 @@ struct StepMaker {
   }
 
   __device__ __forceinline__ void make(int64_t at, int parts, bool outputs, float* rows) const {
-    const int c = 4 * lane, columns = 32 * 4 * R / D * call.warps;
+    const int c = 4 * lane, columns = 32 * call.warps;
     const bool there = c < D;
     const int64_t batch = item.batch, head = item.head;
     const uint32_t head32 = item.head;
@@ -231,31 +219,6 @@ struct StepMaker {
       }
     }
   }
-  // Asks for what all() will read, in L2: four lanes a row, each 128 bytes of it.
-  __device__ __forceinline__ void prefetch() const {
-    const int64_t head = item.head;
-    const int kind = lane / 4, at = 64 * (lane % 4);  // in elements of 16 bits
-    const Floats<4>* x = nullptr;
-    int64_t row = head, first = 0, size = D;
-    if (kind == 0) x = &a.k, row = item.head / call.key_share;
-    if (kind == 1 && a.o) x = &a.q, row = item.head * call.outputs / call.query_share;
-    if (kind == 2) {
-      size = 32 * 4 * R / D * call.warps, first = item.slice * size;
-      x = &a.v, row = item.head / call.value_share;
-    }
-    if (kind == 3) x = &a.gate_key;
-    if (kind == 4) x = Form == Recurrence::low_rank ? &a.low_a : &a.erase;
-    if (kind == 5) x = &a.low_b;
-    if (!x || !*x) return;
-    const int wide = x->dtype == FOVEA_F32 ? 2 : 1;
-    if (at >= size * wide) return;
-    const int64_t from = x->offset(item.batch, item.begin, row, first);
-    const char* to = x->view.template as<char>() + (from * wide + at) * 2;
-    const int64_t step = x->view.stride[1] * wide * 2;
-#pragma unroll 1
-    for (int i = warp; i < item.count; i += call.warps)
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(to + i * step));
-  }
   // All tokens of the item.
   __device__ __forceinline__ void all(int tokens, int size, float* rows) const {
     const int warps = call.warps;
@@ -272,64 +235,45 @@ struct StepMaker {
   }
 };
 
-template <int Lanes>
-__device__ __forceinline__ int column_of_sum(int ld) {
-  return ld / (Lanes / 4);
-}
-// The sum of lanes along d, of one of the lane's columns alone: that at column_of_sum().
-template <int Lanes>
-__device__ __forceinline__ float sum_of_one(int ld, const float (&x)[CW]) {
-  const bool upper = ld & (Lanes / 2), odd = ld & (Lanes / 4);
-  float two[2];
-#pragma unroll
-  for (int i = 0; i < 2; ++i)
-    two[i] = (upper ? x[i + 2] : x[i]) + __shfl_xor_sync(~0u, upper ? x[i] : x[i + 2], Lanes / 2);
-  float one = (odd ? two[1] : two[0]) + __shfl_xor_sync(~0u, odd ? two[0] : two[1], Lanes / 4);
-#pragma unroll
-  for (int step = Lanes / 8; step > 0; step /= 2) one += __shfl_xor_sync(~0u, one, step);
-  return one;
-}
-
-template <Recurrence Form, bool Keys, int Lanes>
+// A warp's slice of the state.
+template <Recurrence Form, bool Keys, int Halves>
 class StepWalk {
  public:
-  static constexpr int D = R * Lanes;
+  static constexpr int D = 64 * Halves;
   using Rows = StepRows<Form, Keys, D>;
+  using Tile = float[Halves][R][CW];
 
   __device__ __forceinline__ StepWalk(const RecurCall& call, const StepItem& item)
-      : a_(call.a), call_(call), lane_(call, item.head, item.slice, step_thread()), item_(item) {}
+      : a_(call.a),
+        call_(call),
+        item_(item),
+        ld_(static_cast<int>(threadIdx.x % 4)),
+        local_(static_cast<int>(threadIdx.x / 4 * CW)) {}
 
-  // Asks for the lane's pieces of the state.
-  __device__ __forceinline__ void request(const float* shared) const {
-    const uint32_t pieces = shared_address(shared) + 16 * step_thread();
-    const Floats<4>& x = a_.state_in;
-    const bool there = item_.state >= 0;
-    const int64_t by_row = x.view.stride[2];
-    const float* from = x.view.template as<float>() +
-                        x.offset(there ? item_.state : 0, lane_.head, 0, lane_.first) +
-                        4 * lane_.ld * by_row;
-#pragma unroll
-    for (int m = 0; m < R; m += 4)
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        copy_async(pieces + (m + i) * blockDim.x * 16, from + (m * Lanes + i) * by_row, there);
-  }
-  __device__ __forceinline__ void take(const float* shared, float (&h)[R][CW]) const {
-    const float4* pieces = reinterpret_cast<const float4*>(shared) + step_thread();
-#pragma unroll
-    for (int n = 0; n < R; ++n) {
-      const float4 x = pieces[n * blockDim.x];
-      h[n][0] = x.x, h[n][1] = x.y, h[n][2] = x.z, h[n][3] = x.w;
+  // Loads are volatile, so that none waits for the rows.  Without streaming hints: an eighth
+  // faster where it is written too.
+  __device__ __forceinline__ void load(Tile& h) const {
+    if (item_.state < 0) {
+      each_piece(h, [](int, float(&x)[CW]) { x[0] = x[1] = x[2] = x[3] = 0; });
+      return;
     }
+    const int64_t by_row = a_.state_in.view.stride[2];
+    const float* from = a_.state_in.view.template as<float>() + offset(a_.state_in, item_.state);
+    each_piece(h, [&](int row, float(&x)[CW]) {
+      asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+                   : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
+                   : "l"(from + row * by_row)
+                   : "memory");
+    });
   }
-  __device__ __forceinline__ void store(const float (&h)[R][CW]) const {
+  __device__ __forceinline__ void store(Tile& h) const {
     if (a_.state_out) store(a_.state_out, item_.out, h);
   }
-  __device__ __forceinline__ void steps(const float* rows, int size, float (&h)[R][CW]) const {
+  __device__ __forceinline__ void steps(const float* rows, int size, Tile& h) const {
     // Where the lane's element of a token's o is.
-    int64_t at = a_.o ? a_.o.offset(item_.batch, item_.begin, lane_.head * call_.outputs,
-                                    lane_.first + column_of_sum<Lanes>(lane_.ld))
-                      : 0;
+    int64_t at =
+        a_.o ? a_.o.offset(item_.batch, item_.begin, int64_t{item_.head} * call_.outputs, own())
+             : 0;
     int silent = a_.o ? item_.from : INT_MAX;
     int kept = 0, until = a_.snapshot ? static_cast<int>(a_.run.every) : INT_MAX;
 #pragma unroll 1
@@ -339,150 +283,181 @@ class StepWalk {
       until = static_cast<int>(a_.run.every);
       if (kept < a_.run.kept) {
         const int row = *a_.run.snapshot_row.template at<int32_t>(item_.sequence, kept++);
-        const StepWalk walk(call_, item_);
-        walk.store(a_.snapshot, row < a_.run.snapshots ? row : -1, h);
+        store(a_.snapshot, row < a_.run.snapshots ? row : -1, h);
       }
     }
   }
 
  private:
-  __device__ __forceinline__ void store(const Floats<4>& x, int row,
-                                        const float (&h)[R][CW]) const {
-    if (row >= 0)
-      lane_.store_whole(x.view.template as<float>() + x.offset(row, lane_.head, 0, lane_.first),
-                        StateOrder::columns, x.view.stride[2], x.view.stride[3], h);
+  // visit(row past the lane's first one, its piece of the row)
+  template <class Visit>
+  static __device__ __forceinline__ void each_piece(Tile& h, Visit visit) {
+#pragma unroll
+    for (int m = 0; m < 4; ++m)
+#pragma unroll
+      for (int half = 0; half < Halves; ++half)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) visit(D / 4 * m + 16 * half + i, h[half][4 * m + i]);
+  }
+  // visit(x, its piece) for the lane's elements of a row in shared memory.
+  template <class Visit>
+  __device__ __forceinline__ void each(const float* row, Tile& h, Visit visit) const {
+#pragma unroll
+    for (int m = 0; m < 4; ++m)
+#pragma unroll
+      for (int half = 0; half < Halves; ++half) {
+        const float4 x = *reinterpret_cast<const float4*>(row + D / 4 * m + 16 * half + 4 * ld_);
+        visit(x.x, half, h[half][4 * m]), visit(x.y, half, h[half][4 * m + 1]);
+        visit(x.z, half, h[half][4 * m + 2]), visit(x.w, half, h[half][4 * m + 3]);
+      }
+  }
+  // Of the lane's first piece.
+  __device__ __forceinline__ int64_t offset(const Floats<4>& x, int64_t row) const {
+    return x.offset(row, int64_t{item_.head}, 4 * ld_, column());
+  }
+  __device__ __forceinline__ int64_t column() const {
+    return int64_t{item_.slice} * (32 * call_.warps) + local_;
+  }
+  // The column whose element of o the lane stores.
+  __device__ __forceinline__ int64_t own() const {
+    return column() + ld_;
+  }
+
+  __device__ __forceinline__ void store(const Floats<4>& x, int64_t row, Tile& h) const {
+    if (row < 0) return;
+    const int64_t by_row = x.view.stride[2];
+    float* to = x.view.template as<float>() + offset(x, row);
+    each_piece(h, [&](int row, const float(&x)[CW]) {
+      *reinterpret_cast<float4*>(to + row * by_row) = make_float4(x[0], x[1], x[2], x[3]);
+    });
+  }
+  // The lane's part of x' H: its halves are added.
+  __device__ __forceinline__ void part(const float* row, Tile& h, float (&to)[CW]) const {
+    float sum[Halves][CW] = {};
+    each(row, h, [&](float x, int half, const float(&piece)[CW]) {
+#pragma unroll
+      for (int j = 0; j < CW; ++j) sum[half][j] = fmaf(x, piece[j], sum[half][j]);
+    });
+#pragma unroll
+    for (int j = 0; j < CW; ++j) to[j] = Halves == 2 ? sum[0][j] + sum[Halves - 1][j] : sum[0][j];
+  }
+  __device__ __forceinline__ void product(const float* row, Tile& h, float (&to)[CW]) const {
+    part(row, h, to);
+#pragma unroll
+    for (int j = 0; j < CW; ++j) to[j] = lanes_sum<4>(to[j]);
+  }
+  // H += x' y
+  __device__ __forceinline__ void add(const float* row, const float (&y)[CW], Tile& h) const {
+    each(row, h, [&](float x, int, float(&piece)[CW]) {
+#pragma unroll
+      for (int j = 0; j < CW; ++j) piece[j] = fmaf(x, y[j], piece[j]);
+    });
   }
   // A token; `outputs`: its element of o is stored, at `at`.
-  __device__ __forceinline__ void step(const float* rows, bool outputs, int64_t at,
-                                       float (&h)[R][CW]) const {
-    const float4 four = *reinterpret_cast<const float4*>(rows + lane_.local);
+  __device__ __forceinline__ void step(const float* rows, bool outputs, int64_t at, Tile& h) const {
+    const float4 four = *reinterpret_cast<const float4*>(rows + local_);
     const float4 scalars = *reinterpret_cast<const float4*>(rows + Rows::scalars);
     const float value[CW] = {four.x, four.y, four.z, four.w};
     float u[CW], z[CW];
-    if constexpr (Form == Recurrence::low_rank) lane_.product(rows + Rows::correction, h, z);
+    if constexpr (Form == Recurrence::low_rank) product(rows + Rows::correction, h, z);
     shrink(rows, scalars.z, scalars.y != 0, h);
-    if constexpr (Form == Recurrence::corrected) lane_.product(rows + Rows::correction, h, z);
+    if constexpr (Form == Recurrence::corrected) product(rows + Rows::correction, h, z);
 #pragma unroll
     for (int j = 0; j < CW; ++j)
       u[j] = Form == Recurrence::corrected ? fmaf(scalars.x, value[j], -z[j]) : value[j];
-    if constexpr (Form == Recurrence::low_rank) lane_.add(rows + Rows::low_b, z, 1, h);
-    lane_.add(rows + Rows::key, u, 1, h);
+    if constexpr (Form == Recurrence::low_rank) add(rows + Rows::low_b, z, h);
+    add(rows + Rows::key, u, h);
     if (!outputs) return;
 #pragma unroll 1
     for (int n = 0; n < static_cast<int>(call_.outputs); ++n, at += a_.o.view.stride[2])
       output(rows + Rows::queries + n * D, at, value, h);
   }
-
-  __device__ __forceinline__ void shrink(const float* rows, float decay, bool zero,
-                                         float (&h)[R][CW]) const {
+  // Where no decay is 0 they multiply without a select.
+  __device__ __forceinline__ void shrink(const float* rows, float decay, bool zero, Tile& h) const {
     if constexpr (Keys) {
-      lane_.each(rows + Rows::decay, [&](int r, float x) {
+      each(rows + Rows::decay, h, [&](float x, int, float(&piece)[CW]) {
 #pragma unroll
-        for (int j = 0; j < CW; ++j) h[r][j] *= x;
+        for (int j = 0; j < CW; ++j) piece[j] *= x;
       });
       if (zero)
-        lane_.each(rows + Rows::decay, [&](int r, float x) {
+        each(rows + Rows::decay, h, [&](float x, int, float(&piece)[CW]) {
 #pragma unroll
-          for (int j = 0; j < CW; ++j) h[r][j] = x == 0 ? 0 : h[r][j];
+          for (int j = 0; j < CW; ++j) piece[j] = x == 0 ? 0 : piece[j];
         });
     } else if (a_.gate_head) {
+      each_piece(h, [&](int, float(&piece)[CW]) {
 #pragma unroll
-      for (int r = 0; r < R; ++r)
-#pragma unroll
-        for (int j = 0; j < CW; ++j) h[r][j] *= decay;
+        for (int j = 0; j < CW; ++j) piece[j] *= decay;
+      });
       if (zero)
-#pragma unroll
-        for (int r = 0; r < R; ++r)
-#pragma unroll
-          for (int j = 0; j < CW; ++j) h[r][j] = 0;
+        each_piece(h,
+                   [&](int, float(&piece)[CW]) { piece[0] = piece[1] = piece[2] = piece[3] = 0; });
     }
   }
   __device__ __forceinline__ void output(const float* query, int64_t at, const float (&value)[CW],
-                                         const float (&h)[R][CW]) const {
-    float y[CW] = {};
-    lane_.each(query, [&](int r, float x) {
+                                         Tile& h) const {
+    float y[CW];
+    part(query, h, y);
+    float one = fmaf(a_.scale, sum_of_own(y), a_.added);
+    if (a_.skip) one = fmaf(*a_.skip.at(int64_t{item_.head}, own()), own_of(value), one);
+    store_fp(a_.o.view.data, a_.o.dtype, at, one);
+  }
+  __device__ __forceinline__ float own_of(const float (&x)[CW]) const {
+    return ld_ & 2 ? (ld_ & 1 ? x[3] : x[2]) : (ld_ & 1 ? x[1] : x[0]);
+  }
+  // The sum of lanes along d, of the lane's own column alone.
+  __device__ __forceinline__ float sum_of_own(const float (&x)[CW]) const {
+    const bool upper = ld_ & 2, odd = ld_ & 1;
+    float two[2];
 #pragma unroll
-      for (int j = 0; j < CW; ++j) y[j] = fmaf(x, h[r][j], y[j]);
-    });
-    const int j = column_of_sum<Lanes>(lane_.ld);
-    float one = fmaf(a_.scale, sum_of_one<Lanes>(lane_.ld, y), a_.added);
-    if (a_.skip)
-      one = fmaf(*a_.skip.at(lane_.head, lane_.first + j),
-                 j & 2 ? (j & 1 ? value[3] : value[2]) : (j & 1 ? value[1] : value[0]), one);
-    if (lane_.ld % (Lanes / 4) == 0) store_fp(a_.o.view.data, a_.o.dtype, at, one);
+    for (int i = 0; i < 2; ++i)
+      two[i] = (upper ? x[i + 2] : x[i]) + __shfl_xor_sync(~0u, upper ? x[i] : x[i + 2], 2);
+    return (odd ? two[1] : two[0]) + __shfl_xor_sync(~0u, odd ? two[0] : two[1], 1);
   }
 
   const Recur& a_;
   const RecurCall& call_;
-  const LaneOf<Lanes> lane_;
   const StepItem& item_;
+  const int ld_, local_;  // the lane along d, its first column in the block
 };
 
-// Pieces of a block's next item, where it and this one are, then the rows of this one's tokens.
-constexpr int kStepItemBytes = 2 * 64;
-template <Recurrence Form, bool Keys, int Lanes>
-int64_t step_bytes(const RecurCall& call) {
-  const int64_t size = StepRows<Form, Keys, R * Lanes>::size(call);
-  return int64_t{R * CW} * 4 * 32 * call.warps + kStepItemBytes + 4 * call.a.run.token_max * size;
-}
-
-template <Recurrence Form, bool Keys, int Lanes>
-__global__ void __launch_bounds__(kStepThreads, 2)
-    recur_steps_simt(const __grid_constant__ RecurCall call, uint32_t slices, uint32_t work) {
-  extern __shared__ __align__(16) float s_steps[];
-  using Walk = StepWalk<Form, Keys, Lanes>;
-  static_assert(2 * sizeof(StepItem) <= kStepItemBytes);
-  StepItem* items = reinterpret_cast<StepItem*>(s_steps + R * CW * blockDim.x);
-  float* rows = reinterpret_cast<float*>(items) + kStepItemBytes / 4;
+template <Recurrence Form, bool Keys, int Halves>
+__device__ __forceinline__ void step_block(const RecurCall& call, uint32_t slices, float* rows) {
+  using Walk = StepWalk<Form, Keys, Halves>;
+  const StepItem item(call, blockIdx.x, slices);
   const int size = StepRows<Form, Keys, Walk::D>::size(call);
-  // The first turn only asks for an item.
-  bool there = false;
-  for (uint32_t next = blockIdx.x, turn = 0;; next += gridDim.x, turn ^= 1) {
-    float h[R][CW];
-    const StepItem& item = items[turn];
-    if (there) {
-      __syncthreads();
-      StepMaker<Form, Keys, Walk::D>(call, item).all(item.count, size, rows);
-      __syncthreads();
-      copy_wait<0>();
-      Walk(call, item).take(s_steps, h);
-    }
-    const bool more = next < work;
-    if (more) {
-      const StepItem asked(call, next, slices);
-      if (there) StepMaker<Form, Keys, Walk::D>(call, asked).prefetch();
-      Walk(call, asked).request(s_steps);
-      copy_commit();
-      if (threadIdx.x == 0) items[turn ^ 1] = asked;
-    }
-    if (there) {
-      Walk(call, item).steps(rows, size, h);
-      Walk(call, item).store(h);
-    }
-    if (!more) break;
-    there = true;
-  }
+  const Walk walk(call, item);
+  typename Walk::Tile h;
+  walk.load(h);
+  StepMaker<Form, Keys, Walk::D>(call, item).all(item.count, size, rows);
+  __syncthreads();
+  walk.steps(rows, size, h);
+  walk.store(h);
 }
 
-template <Recurrence Form, bool Keys, int Lanes>
+// Eight warps a multiprocessor have 128 KB of states under way with D 128, twelve 96 KB with D 64.
+template <Recurrence Form, bool Keys, int Halves>
+__global__ void __launch_bounds__(32 * kStepWarps, Halves == 2 ? 2 : 3)
+    recur_steps_simt(const __grid_constant__ RecurCall call, uint32_t slices) {
+  extern __shared__ __align__(16) float s_steps[];
+  step_block<Form, Keys, Halves>(call, slices, s_steps);
+}
+
+template <Recurrence Form, bool Keys, int Halves>
 bool launch_steps(Context& ctx, const char* op, RecurCall call) {
   const Recur& a = call.a;
   const DeviceInfo& device = device_info(ctx);
-  const int64_t heads = a.run.count * a.heads;
-  const auto items = [&] { return heads * (a.e / columns_of(call)); };
-  while (columns_of(call) > kStepColumns) call.warps /= 2;
+  const int64_t columns = a.e / 32, warps = a.run.count * a.heads * columns;
+  call.warps = columns % 4 == 0 ? 4 : columns % 3 == 0 ? 3 : columns % 2 == 0 ? 2 : 1;
   // Few heads: slices, while each has a multiprocessor of its own, and warps to make its rows.
-  while (call.warps % 2 == 0 && call.warps > std::max<int64_t>(2, a.run.token_max / 2) &&
-         2 * items() <= device.multiprocessors)
+  while (call.warps % 2 == 0 && 2 * call.warps > a.run.token_max &&
+         2 * warps <= device.multiprocessors * call.warps)
     call.warps /= 2;
-  const int64_t bytes = step_bytes<Form, Keys, Lanes>(call), work = items();
-  if (bytes > device.shared_block_bytes || work > INT_MAX / 2) return false;
-  const int64_t blocks =
-      std::max<int64_t>(1, std::min<int64_t>(2 * kStepThreads / (32 * call.warps),
-                                             device.shared_sm_bytes / (bytes + 1024)));
-  launch<recur_steps_simt<Form, Keys, Lanes>>(
-      ctx, op, std::min(work, blocks * device.multiprocessors), 32 * call.warps, bytes, call,
-      static_cast<uint32_t>(a.e / columns_of(call)), static_cast<uint32_t>(work));
+  const int64_t bytes = 4 * a.run.token_max * StepRows<Form, Keys, 64 * Halves>::size(call),
+                work = warps / call.warps;
+  if (bytes > device.shared_block_bytes || work > INT_MAX) return false;
+  launch<recur_steps_simt<Form, Keys, Halves>>(ctx, op, work, 32 * call.warps, bytes, call,
+                                               static_cast<uint32_t>(columns / call.warps));
   return true;
 }
 
@@ -490,14 +465,14 @@ bool launch_steps(Context& ctx, const char* op, RecurCall call) {
 template <Recurrence Form>
 bool recur_steps(Context& ctx, const char* op, const RecurCall& call) {
   if (!serves_steps(call)) return false;
-  if (call.a.gate_key)
-    return call.lanes == 8 ? launch_steps<Form, true, 8>(ctx, op, call)
-                           : launch_steps<Form, true, 4>(ctx, op, call);
-  if constexpr (Form == Recurrence::low_rank)
-    return false;
-  else
-    return call.lanes == 8 ? launch_steps<Form, false, 8>(ctx, op, call)
-                           : launch_steps<Form, false, 4>(ctx, op, call);
+  const bool wide = call.a.d == 128;
+  if (Form == Recurrence::low_rank || call.a.gate_key)
+    return wide ? launch_steps<Form, true, 2>(ctx, op, call)
+                : launch_steps<Form, true, 1>(ctx, op, call);
+  if constexpr (Form != Recurrence::low_rank)
+    return wide ? launch_steps<Form, false, 2>(ctx, op, call)
+                : launch_steps<Form, false, 1>(ctx, op, call);
+  return false;
 }
 
 }  // namespace fovea::cuda
