@@ -70,8 +70,8 @@ bool serves_steps(const RecurCall& call) {
   const Recur& a = call.a;
   const auto fours = [&](const Floats<4>& x, Fours which) { return !x || (call.fours & which); };
   return (a.d == 64 || a.d == 128) && a.e % 32 == 0 && a.run.token_max <= kStepTokens &&
-         a.s <= INT_MAX && !a.full && !a.read_before && !a.gate_value && !a.bonus && !a.den &&
-         a.v && !(a.gate_head && a.gate_key) && (a.form != Recurrence::low_rank || a.gate_key) &&
+         a.s <= INT_MAX && !a.full && !a.gate_value && !a.den && a.v &&
+         !(a.gate_head && a.gate_key) && (a.form != Recurrence::low_rank || a.gate_key) &&
          a.state_in && a.state_in.dtype == FOVEA_F32 && call.in == StateOrder::columns &&
          (!a.state_out || (a.state_out.dtype == FOVEA_F32 && call.out == StateOrder::columns)) &&
          (!a.snapshot || (a.snapshot.dtype == FOVEA_F32 && a.run.every <= INT_MAX &&

@@ -37,8 +37,9 @@ struct StepRows {
   static constexpr int low_b = correction + (Form != Recurrence::additive ? D : 0);
   static constexpr int queries = low_b + (Form == Recurrence::low_rank ? D : 0);
 
+  // q^ of the outputs, then bonus . q^ of them.
   static FOVEA_HD int size(const RecurCall& call) {
-    return queries + static_cast<int>(call.outputs) * D;
+    return queries + static_cast<int>(call.outputs) * D * (call.a.bonus ? 2 : 1);
   }
 };
 enum StepScalar : int { kStepBeta = 0, kStepZero, kStepDecay };
@@ -187,7 +188,13 @@ struct StepMaker {
         if (n)
           query.load(a.q, a.q.offset(batch, at, (first_output + n) / call.query_share, c), there);
         mapped(query, a.q.dtype, a.map_q, x, scale);
-        give(rows + Rows::queries + static_cast<int>(n) * D, x, 1, scale);
+        float* to = rows + Rows::queries + static_cast<int>(n) * D;
+        give(to, x, 1, scale);
+        if (Form == Recurrence::additive && a.bonus && there) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) x[i] = to[c + i] * *a.bonus.at(head, c + i);
+          put(to + call.outputs * D, x);
+        }
       }
       value.to(a.v.dtype, x);
       if (c < columns) *reinterpret_cast<float4*>(rows + c) = make_float4(x[0], x[1], x[2], x[3]);
@@ -274,16 +281,23 @@ class StepWalk {
     int64_t at =
         a_.o ? a_.o.offset(item_.batch, item_.begin, int64_t{item_.head} * call_.outputs, own())
              : 0;
-    int silent = a_.o ? item_.from : INT_MAX;
+    const int from = a_.o ? item_.from : INT_MAX;
     int kept = 0, until = a_.snapshot ? static_cast<int>(a_.run.every) : INT_MAX;
+    // A token's outputs come before its step, or after it and so in the next turn: one place for
+    // both, or the kernel had them twice.
+    const int behind = Form == Recurrence::additive && a_.read_before ? 0 : 1;
+    at -= behind * a_.o.view.stride[1];
 #pragma unroll 1
-    for (int left = item_.count; left > 0; --left, rows += size, at += a_.o.view.stride[1]) {
-      step(rows, --silent < 0, at, h);
+    for (int t = 0;; ++t, rows += size, at += a_.o.view.stride[1]) {
+      const int out = t - behind;
+      if (out >= from && out < item_.count) outputs(rows - behind * size, at, h);
+      if (t == item_.count) break;
+      step(rows, h);
       if (--until) continue;
       until = static_cast<int>(a_.run.every);
       if (kept < a_.run.kept) {
-        const int row = *a_.run.snapshot_row.template at<int32_t>(item_.sequence, kept++);
-        store(a_.snapshot, row < a_.run.snapshots ? row : -1, h);
+        const int to = *a_.run.snapshot_row.template at<int32_t>(item_.sequence, kept++);
+        store(a_.snapshot, to < a_.run.snapshots ? to : -1, h);
       }
     }
   }
@@ -353,8 +367,8 @@ class StepWalk {
       for (int j = 0; j < CW; ++j) piece[j] = fmaf(x, y[j], piece[j]);
     });
   }
-  // A token; `outputs`: its element of o is stored, at `at`.
-  __device__ __forceinline__ void step(const float* rows, bool outputs, int64_t at, Tile& h) const {
+  // H_(t-1) becomes H_t.
+  __device__ __forceinline__ void step(const float* rows, Tile& h) const {
     const float4 four = *reinterpret_cast<const float4*>(rows + local_);
     const float4 scalars = *reinterpret_cast<const float4*>(rows + Rows::scalars);
     const float value[CW] = {four.x, four.y, four.z, four.w};
@@ -367,10 +381,6 @@ class StepWalk {
       u[j] = Form == Recurrence::corrected ? fmaf(scalars.x, value[j], -z[j]) : value[j];
     if constexpr (Form == Recurrence::low_rank) add(rows + Rows::low_b, z, h);
     add(rows + Rows::key, u, h);
-    if (!outputs) return;
-#pragma unroll 1
-    for (int n = 0; n < static_cast<int>(call_.outputs); ++n, at += a_.o.view.stride[2])
-      output(rows + Rows::queries + n * D, at, value, h);
   }
   // Where no decay is 0 they multiply without a select.
   __device__ __forceinline__ void shrink(const float* rows, float decay, bool zero, Tile& h) const {
@@ -394,16 +404,35 @@ class StepWalk {
                    [&](int, float(&piece)[CW]) { piece[0] = piece[1] = piece[2] = piece[3] = 0; });
     }
   }
-  __device__ __forceinline__ void output(const float* query, int64_t at, const float (&value)[CW],
-                                         Tile& h) const {
-    float y[CW];
-    part(query, h, y);
-    float one = fmaf(a_.scale, sum_of_own(y), a_.added);
-    if (a_.skip) one = fmaf(*a_.skip.at(int64_t{item_.head}, own()), own_of(value), one);
-    store_fp(a_.o.view.data, a_.o.dtype, at, one);
+  // The lane's element of a token's outputs.
+  __device__ __forceinline__ void outputs(const float* rows, int64_t at, Tile& h) const {
+    const int count = static_cast<int>(call_.outputs);
+    const float value = rows[local_ + ld_];
+#pragma unroll 1
+    for (int n = 0; n < count; ++n, at += a_.o.view.stride[2]) {
+      const float* query = rows + Rows::queries + n * D;
+      float y[CW];
+      part(query, h, y);
+      float one = fmaf(a_.scale, sum_of_own(y), a_.added);
+      if constexpr (Form == Recurrence::additive)
+        if (a_.bonus)
+          one += a_.bonus_of(a_.scale * dot(query + count * D, rows + Rows::key) * value);
+      if (a_.skip) one = fmaf(*a_.skip.at(int64_t{item_.head}, own()), value, one);
+      store_fp(a_.o.view.data, a_.o.dtype, at, one);
+    }
   }
-  __device__ __forceinline__ float own_of(const float (&x)[CW]) const {
-    return ld_ & 2 ? (ld_ & 1 ? x[3] : x[2]) : (ld_ & 1 ? x[1] : x[0]);
+  // Of two rows in shared memory, the same in all lanes.
+  __device__ __forceinline__ float dot(const float* x, const float* y) const {
+    float sum[Halves] = {};
+#pragma unroll
+    for (int m = 0; m < 4; ++m)
+#pragma unroll
+      for (int half = 0; half < Halves; ++half) {
+        const int at = D / 4 * m + 16 * half + 4 * ld_;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sum[half] = fmaf(x[at + i], y[at + i], sum[half]);
+      }
+    return lanes_sum<4>(Halves == 2 ? sum[0] + sum[Halves - 1] : sum[0]);
   }
   // The sum of lanes along d, of the lane's own column alone.
   __device__ __forceinline__ float sum_of_own(const float (&x)[CW]) const {
