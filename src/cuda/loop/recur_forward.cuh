@@ -12,8 +12,7 @@
 
 namespace fovea::cuda {
 
-// Lanes: as of LaneOf; then no call interrupts the walk, and nothing is spilled.
-template <Recurrence Form, int Lanes = 0>
+template <Recurrence Form>
 class ForwardWalk {
  public:
   // Arrays lie in objects of their own: one with other members is kept in memory.
@@ -29,9 +28,7 @@ class ForwardWalk {
 
   __device__ __forceinline__ void run() {
     lane_.prefetch_state(q_);
-    if constexpr (Lanes > 0) {
-      once();
-    } else if (a_.full) {
+    if (a_.full) {
       lane_.load_state(q_, h_);
       full();
     } else {
@@ -43,14 +40,6 @@ class ForwardWalk {
  private:
   __device__ __forceinline__ int count(int64_t t, int64_t end) const {
     return static_cast<int>(min(static_cast<int64_t>(call_.tokens), end - t));
-  }
-  // All tokens in one stage: the state is read after it, and no call or loop is around it.
-  __device__ __forceinline__ void once() {
-    const int tokens = static_cast<int>(q_.count);
-    stage_.fill(q_.begin, tokens, 0, with_outputs(0, tokens) ? stage_.end() : kQueries);
-    lane_.load_state(q_, h_);
-    next_ = a_.snapshot ? a_.run.every : INT64_MAX;
-    for (int i = 0; i < tokens; ++i) step(i, i);
   }
   __device__ __forceinline__ void causal() {
     next_ = a_.snapshot ? a_.run.every : INT64_MAX;
@@ -119,8 +108,8 @@ class ForwardWalk {
   const RecurCall& call_;
   const Recur& a_;
   const RunTokens q_;
-  const LaneOf<Lanes> lane_;
-  StageOf<(Lanes > 0)> stage_;
+  const Lane lane_;
+  Stage stage_;
   int64_t kept_ = 0, next_;  // snapshots so far, tokens before the next one
   LaneToken<Form>& token_;
   float (&h_)[R][CW];
@@ -143,40 +132,9 @@ __global__ void __launch_bounds__(256, 2)
       .run();
 }
 
-// Of whole lanes, all tokens in one stage: decode and drafts that recur_steps.cuh does not serve.
-template <Recurrence Form, int Lanes>
-__global__ void __launch_bounds__(256, 2) recur_whole_simt(const __grid_constant__ RecurCall call) {
-  extern __shared__ __align__(16) float s_stage[];
-  const Recur& a = call.a;
-  const auto slices = static_cast<uint32_t>(a.e / columns_of(call));
-  const uint32_t rest = blockIdx.x / slices, sequence = rest / static_cast<uint32_t>(a.heads);
-  LaneToken<Form> token;
-  float h[R][CW];
-  ForwardWalk<Form, Lanes>(call, a.run[sequence], rest - sequence * static_cast<uint32_t>(a.heads),
-                           blockIdx.x - rest * slices, s_stage, token, h)
-      .run();
-}
-
-inline bool serves_whole(const RecurCall& call) {
-  const Recur& a = call.a;
-  const auto any = [](const Floats<4>& x, StateOrder order) {
-    return x && order == StateOrder::any;
-  };
-  return call.whole && call.queries >= a.outputs() && a.run.token_max <= call.tokens && !a.full &&
-         !a.gate_value && !any(a.state_in, call.in) && !any(a.state_out, call.out) &&
-         !any(a.snapshot, call.snapshot);
-}
-
 template <Recurrence Form>
 void recur_forward(Context& ctx, const char* op, const RecurCall& call, int64_t work) {
-  const auto whole = [&]<int Lanes> {
-    launch<recur_whole_simt<Form, Lanes>>(ctx, op, work, 32 * call.warps, stage_bytes(call), call);
-  };
   if (recur_steps<Form>(ctx, op, call)) return;
-  if (work <= INT_MAX && serves_whole(call)) {
-    if (call.lanes == 4) return whole.template operator()<4>();
-    if (call.lanes == 8) return whole.template operator()<8>();
-  }
   for (int64_t first = 0; first < work; first += INT_MAX)
     launch<recur_forward_simt<Form>>(ctx, op, std::min<int64_t>(work - first, INT_MAX),
                                      32 * call.warps, stage_bytes(call), call, first);

@@ -29,6 +29,7 @@ constexpr int kStepColumns = 32 * kStepWarps;
 
 // Floats of a token in shared memory: values, scalars, rows of D.  Kinds of rows that a form lacks
 // take no place.
+// Keys: whether rows have decays of their own, as low_rank always does.
 template <Recurrence Form, bool Keys, int D>
 struct StepRows {
   static constexpr int scalars = kStepColumns;  // beta, whether some decay is 0, a head's decay
@@ -145,6 +146,7 @@ struct StepMaker {
     float* scalars = rows + Rows::scalars;
     const Floats<4>& corrects = Form == Recurrence::low_rank ? a.low_a : a.erase;
 
+    const bool with_keys = Keys && (Form != Recurrence::low_rank || a.gate_key);
     RawFour key, correction, low_b, decay, query, value;
     float beta = 1, select = 1, own = 0;
     const uint32_t first_output = head32 * call.outputs;
@@ -162,8 +164,8 @@ struct StepMaker {
                  c < columns);
     }
     if (parts & kDecays) {
-      if constexpr (Keys) decay.load(a.gate_key, a.gate_key.offset(batch, at, head, c), there);
-      if (!Keys && a.gate_head) own = a.gate_head(batch, at, head);
+      if (with_keys) decay.load(a.gate_key, a.gate_key.offset(batch, at, head, c), there);
+      if (a.gate_head) own = a.gate_head(batch, at, head);
       if constexpr (Form == Recurrence::low_rank)
         low_b.load(a.low_b, a.low_b.offset(batch, at, head, c), there);
     }
@@ -201,20 +203,21 @@ struct StepMaker {
     }
     if (parts & kDecays) {
       bool zero = false;
+      const float rate = a.rate_of(head);
+      if (a.gate_head)
+        own = a.gate(own + (a.bias && !with_keys ? *a.bias.at(head, 0) : 0.f), rate).value;
       if constexpr (Keys) {
-        float x[4];
-        const float rate = a.rate_of(head);
-        decay.to(a.gate_key.dtype, x);
+        float x[4] = {own, own, own, own};
+        if (with_keys) decay.to(a.gate_key.dtype, x);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float bias = a.bias && there ? *a.bias.at(head, c + i) : 0.f;
-          x[i] = exp_of(0.f + a.gate(x[i] + bias, rate).value);
+          x[i] = exp_of(with_keys ? own + a.gate(x[i] + bias, rate).value : own);
           zero |= there && x[i] == 0;
         }
         put(rows + Rows::decay, x);
       } else if (a.gate_head) {
-        const float shift = a.bias ? *a.bias.at(head, 0) : 0.f;
-        const float one = exp_of(a.gate(own + shift, a.rate_of(head)).value);
+        const float one = exp_of(own);
         zero = one == 0;
         if (lane == 0) scalars[kStepDecay] = one;
       }
@@ -257,24 +260,17 @@ class StepWalk {
         ld_(static_cast<int>(threadIdx.x % 4)),
         local_(static_cast<int>(threadIdx.x / 4 * CW)) {}
 
-  // Loads are volatile, so that none waits for the rows.  Without streaming hints: an eighth
-  // faster where it is written too.
   __device__ __forceinline__ void load(Tile& h) const {
+    const Floats<4>& x = a_.state_in;
     if (item_.state < 0) {
-      each_piece(h, [](int, float(&x)[CW]) { x[0] = x[1] = x[2] = x[3] = 0; });
+#pragma unroll
+      for (int n = 0; n < Halves * R; ++n)
+        h[n / R][n % R][0] = h[n / R][n % R][1] = h[n / R][n % R][2] = h[n / R][n % R][3] = 0;
       return;
     }
-    const int64_t by_row = a_.state_in.view.stride[2];
-    const float* from = a_.state_in.view.template as<float>() + offset(a_.state_in, item_.state);
-    each_piece(h, [&](int row, float(&x)[CW]) {
-      asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
-                   : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
-                   : "l"(from + row * by_row)
-                   : "memory");
-    });
-  }
-  __device__ __forceinline__ void store(Tile& h) const {
-    if (a_.state_out) store(a_.state_out, item_.out, h);
+    const auto ask = [](const auto* from, float(&four)[CW]) { ask_four(from, four); };
+    each_state_four(x, item_.state, call_.in, h, ask);
+    if (call_.in == StateOrder::rows) turn(h);
   }
   __device__ __forceinline__ void steps(const float* rows, int size, Tile& h) const {
     // Where the lane's element of a token's o is.
@@ -283,26 +279,85 @@ class StepWalk {
              : 0;
     const int from = a_.o ? item_.from : INT_MAX;
     int kept = 0, until = a_.snapshot ? static_cast<int>(a_.run.every) : INT_MAX;
-    // A token's outputs come before its step, or after it and so in the next turn: one place for
-    // both, or the kernel had them twice.
+    // A token's outputs come before its step, or after it and so in the next turn.  Outputs and
+    // stores have one place each, or the kernel had them twice.
     const int behind = Form == Recurrence::additive && a_.read_before ? 0 : 1;
     at -= behind * a_.o.view.stride[1];
 #pragma unroll 1
     for (int t = 0;; ++t, rows += size, at += a_.o.view.stride[1]) {
       const int out = t - behind;
-      if (out >= from && out < item_.count) outputs(rows - behind * size, at, h);
-      if (t == item_.count) break;
-      step(rows, h);
-      if (--until) continue;
-      until = static_cast<int>(a_.run.every);
-      if (kept < a_.run.kept) {
-        const int to = *a_.run.snapshot_row.template at<int32_t>(item_.sequence, kept++);
-        store(a_.snapshot, to < a_.run.snapshots ? to : -1, h);
+      if (out >= from && out < item_.count) outputs(rows - behind * size, item_.begin + out, at, h);
+      const bool last = t == item_.count;
+      int64_t to = last && a_.state_out ? item_.out : -1;
+      if (!last) {
+        step(rows, h);
+        if (--until == 0) {
+          until = static_cast<int>(a_.run.every);
+          if (kept < a_.run.kept) {
+            const int row = *a_.run.snapshot_row.template at<int32_t>(item_.sequence, kept++);
+            to = row < a_.run.snapshots ? row : -1;
+          }
+        }
       }
+      if (to >= 0)
+        store(last ? a_.state_out : a_.snapshot, to, last ? call_.out : call_.snapshot, h);
+      if (last) return;
     }
   }
 
  private:
+  // Loads are volatile, so that none waits for the rows.  Streaming hints cost an eighth where
+  // the state is written too.
+  static __device__ __forceinline__ void ask_four(const float* from, float (&x)[CW]) {
+    asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
+                 : "l"(from)
+                 : "memory");
+  }
+  static __device__ __forceinline__ void ask_four(const Bf16* from, float (&x)[CW]) {
+    uint32_t two[2];
+    asm volatile("ld.global.v2.b32 {%0, %1}, [%2];"
+                 : "=r"(two[0]), "=r"(two[1])
+                 : "l"(from)
+                 : "memory");
+#pragma unroll
+    for (int j = 0; j < CW; ++j)
+      x[j] = float_of(j % 2 ? two[j / 2] & 0xffff0000u : two[j / 2] << 16);
+  }
+  // visit(pointer, four) for the lane's pieces as they lie: rows of columns, or columns of rows.
+  template <class Visit>
+  __device__ __forceinline__ void each_state_four(const Floats<4>& x, int64_t state,
+                                                  StateOrder order, Tile& h, Visit visit) const {
+    const int64_t by_row = x.view.stride[2];
+    const int64_t step = order == StateOrder::columns ? by_row : x.view.stride[3];
+    const int64_t first = x.offset(state, int64_t{item_.head}, 4 * ld_, column());
+    const auto all = [&](auto* from) {
+#pragma unroll
+      for (int m = 0; m < 4; ++m)
+#pragma unroll
+        for (int half = 0; half < Halves; ++half)
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            visit(from + (D / 4 * m + 16 * half) * by_row + i * step, h[half][4 * m + i]);
+    };
+    if (x.dtype == FOVEA_F32)
+      all(x.view.template as<float>() + first);
+    else
+      all(x.view.template as<Bf16>() + first);
+  }
+  // Each 4 x 4 elements, transposed.
+  static __device__ __forceinline__ void turn(Tile& h) {
+#pragma unroll
+    for (int half = 0; half < Halves; ++half) LaneOf<4>::turn(h[half]);
+  }
+  __device__ __forceinline__ void store(const Floats<4>& x, int64_t state, StateOrder order,
+                                        Tile& h) const {
+    if (order == StateOrder::rows) turn(h);
+    each_state_four(x, state, order, h, [](auto* to, const float(&four)[CW]) {
+      store4(to, sizeof(*to) == 4 ? FOVEA_F32 : FOVEA_BF16, 0, four);
+    });
+    if (order == StateOrder::rows) turn(h);
+  }
   // visit(row past the lane's first one, its piece of the row)
   template <class Visit>
   static __device__ __forceinline__ void each_piece(Tile& h, Visit visit) {
@@ -325,10 +380,6 @@ class StepWalk {
         visit(x.z, half, h[half][4 * m + 2]), visit(x.w, half, h[half][4 * m + 3]);
       }
   }
-  // Of the lane's first piece.
-  __device__ __forceinline__ int64_t offset(const Floats<4>& x, int64_t row) const {
-    return x.offset(row, int64_t{item_.head}, 4 * ld_, column());
-  }
   __device__ __forceinline__ int64_t column() const {
     return int64_t{item_.slice} * (32 * call_.warps) + local_;
   }
@@ -337,14 +388,6 @@ class StepWalk {
     return column() + ld_;
   }
 
-  __device__ __forceinline__ void store(const Floats<4>& x, int64_t row, Tile& h) const {
-    if (row < 0) return;
-    const int64_t by_row = x.view.stride[2];
-    float* to = x.view.template as<float>() + offset(x, row);
-    each_piece(h, [&](int row, const float(&x)[CW]) {
-      *reinterpret_cast<float4*>(to + row * by_row) = make_float4(x[0], x[1], x[2], x[3]);
-    });
-  }
   // The lane's part of x' H: its halves are added.
   __device__ __forceinline__ void part(const float* row, Tile& h, float (&to)[CW]) const {
     float sum[Halves][CW] = {};
@@ -405,7 +448,8 @@ class StepWalk {
     }
   }
   // The lane's element of a token's outputs.
-  __device__ __forceinline__ void outputs(const float* rows, int64_t at, Tile& h) const {
+  __device__ __forceinline__ void outputs(const float* rows, int64_t token, int64_t at,
+                                          Tile& h) const {
     const int count = static_cast<int>(call_.outputs);
     const float value = rows[local_ + ld_];
 #pragma unroll 1
@@ -415,8 +459,12 @@ class StepWalk {
       part(query, h, y);
       float one = fmaf(a_.scale, sum_of_own(y), a_.added);
       if constexpr (Form == Recurrence::additive)
-        if (a_.bonus)
-          one += a_.bonus_of(a_.scale * dot(query + count * D, rows + Rows::key) * value);
+        if (a_.den) one /= *a_.den.at(item_.batch, token, int64_t{item_.head} * count + n);
+      if constexpr (Form == Recurrence::additive)
+        if (a_.bonus) {
+          const float own = a_.scale * dot(query + count * D, rows + Rows::key);
+          one += a_.bonus_of(__fmul_rn(own, value));  // never one operation with the sum
+        }
       if (a_.skip) one = fmaf(*a_.skip.at(int64_t{item_.head}, own()), value, one);
       store_fp(a_.o.view.data, a_.o.dtype, at, one);
     }
@@ -424,7 +472,7 @@ class StepWalk {
   // Of two rows in shared memory, the same in all lanes.
   __device__ __forceinline__ float dot(const float* x, const float* y) const {
     float sum[Halves] = {};
-#pragma unroll
+#pragma unroll 1
     for (int m = 0; m < 4; ++m)
 #pragma unroll
       for (int half = 0; half < Halves; ++half) {
@@ -461,7 +509,6 @@ __device__ __forceinline__ void step_block(const RecurCall& call, uint32_t slice
   StepMaker<Form, Keys, Walk::D>(call, item).all(item.count, size, rows);
   __syncthreads();
   walk.steps(rows, size, h);
-  walk.store(h);
 }
 
 // Eight warps a multiprocessor have 128 KB of states under way with D 128, twelve 96 KB with D 64.
