@@ -263,11 +263,10 @@ static __device__ __noinline__ void make_values(const RecurCall& call, int64_t b
   StageRows(call, batch, head, column).make_values(at, to);
 }
 
-template <bool Inlined>
-class StageOf {
+class Stage {
  public:
-  __device__ StageOf(const RecurCall& call, const RunTokens& q, int64_t head, int64_t slice,
-                     float* shared)
+  __device__ Stage(const RecurCall& call, const RunTokens& q, int64_t head, int64_t slice,
+                   float* shared)
       : call_(call),
         a_(call.a),
         batch_(q.batch),
@@ -284,18 +283,10 @@ class StageOf {
     each_warp(count * rows, [&](int i) {
       const int token = i / rows, which = low + i - token * rows;
       float* to = which == high ? values_ + token * value_floats(call_) : row(token, which);
-      if constexpr (Inlined) {
-        const StageRows rows(call_, batch_, head_, column_);
-        if (which == high)
-          rows.make_values(at + token, to);
-        else
-          rows.make(at + token, which, 0, to, zeros_of(token));
-      } else {
-        if (which == high)
-          make_values(call_, batch_, head_, column_, at + token, to);
-        else
-          make_row(call_, batch_, head_, at + token, which, 0, to, zeros_of(token));
-      }
+      if (which == high)
+        make_values(call_, batch_, head_, column_, at + token, to);
+      else
+        make_row(call_, batch_, head_, at + token, which, 0, to, zeros_of(token));
     });
   }
   // The values of a token from the block's first column on.
@@ -341,8 +332,6 @@ class StageOf {
   float *const shared_, *const values_;
 };
 
-using Stage = StageOf<false>;
-
 static __device__ __noinline__ float state_element(const Floats<4>& x, int64_t offset) {
   return load_fp(x.view.data, x.dtype, offset);
 }
@@ -350,9 +339,7 @@ static __device__ __noinline__ void store_element(const Floats<4>& x, int64_t of
   store_fp(x.view.data, x.dtype, offset, value);
 }
 
-// Lanes: how many are along d, where every lane has all its rows and columns; 0: as the call says.
-template <int Lanes>
-struct LaneOf {
+struct Lane {
   const Recur& a;
   const RecurCall& call;
   const int lanes, ld, le;
@@ -360,31 +347,25 @@ struct LaneOf {
   int64_t head;
   int64_t first;  // and in all
 
-  __device__ LaneOf(const RecurCall& call, int64_t head, int64_t slice,
-                    uint32_t thread = threadIdx.x)
+  __device__ Lane(const RecurCall& call, int64_t head, int64_t slice)
       : a(call.a),
         call(call),
-        lanes(Lanes ? Lanes : call.lanes),
-        ld(thread % lanes),
-        le(thread % 32 / lanes),
-        local((static_cast<int>(thread) / 32 * (32 / lanes) + le) * CW),
+        lanes(call.lanes),
+        ld(threadIdx.x % lanes),
+        le(threadIdx.x % 32 / lanes),
+        local((static_cast<int>(threadIdx.x) / 32 * (32 / lanes) + le) * CW),
         head(head),
-        first(slice * columns() + local) {}
-
-  // Of the block.
-  __device__ __forceinline__ int columns() const {
-    return Lanes ? 32 / (Lanes ? Lanes : 1) * CW * call.warps : columns_of(call);
-  }
+        first(slice * columns_of(call) + local) {}
 
   __device__ __forceinline__ int row(int r) const { return r / 4 * 4 * lanes + 4 * ld + r % 4; }
-  __device__ __forceinline__ bool has(int r) const { return Lanes || row(r) < a.d; }
-  __device__ __forceinline__ bool has_column(int j) const { return Lanes || first + j < a.e; }
+  __device__ __forceinline__ bool has(int r) const { return row(r) < a.d; }
+  __device__ __forceinline__ bool has_column(int j) const { return first + j < a.e; }
 
   // Sums of lanes along d.
   __device__ __forceinline__ float over_rows(float x) const {
 #pragma unroll
-    for (int step = Lanes ? Lanes / 2 : 16; step > 0; step /= 2)
-      if (Lanes || step < lanes) x += __shfl_xor_sync(~0u, x, step);
+    for (int step = 16; step > 0; step /= 2)
+      if (step < lanes) x += __shfl_xor_sync(~0u, x, step);
     return x;
   }
   // Sums of lanes along e.
@@ -420,14 +401,13 @@ struct LaneOf {
     const int64_t base = x.offset(q.state, head, 0, first);
     const int64_t by_row = x.view.stride[2], by_column = x.view.stride[3];
     // Without a branch between them all loads are in flight at once.
-    if ((Lanes || call.whole) && call.in != StateOrder::any) {
+    if (call.whole && call.in != StateOrder::any) {
       if (x.dtype == FOVEA_F32)
         load_whole(x.view.template as<float>() + base, by_row, by_column, h);
       else
         load_whole(x.view.template as<Bf16>() + base, by_row, by_column, h);
       return;
     }
-    if constexpr (Lanes > 0) return;
     if (call.in == StateOrder::columns) {
 #pragma unroll
       for (int r = 0; r < R; ++r) {
@@ -545,12 +525,12 @@ struct LaneOf {
     if (to < 0) return;
     const int64_t base = x.offset(to, head, 0, first);
     const int64_t by_row = x.view.stride[2], by_column = x.view.stride[3];
-    if (Lanes || call.whole) {
+    if (call.whole) {
       if (x.dtype == FOVEA_F32)
         store_whole(x.view.template as<float>() + base, order, by_row, by_column, h);
       else
         store_whole(x.view.template as<Bf16>() + base, order, by_row, by_column, h);
-      if (Lanes || order != StateOrder::any) return;
+      if (order != StateOrder::any) return;
     }
     if (order == StateOrder::columns) {
 #pragma unroll
@@ -622,8 +602,6 @@ struct LaneOf {
     return a.scale * over_rows(sum);
   }
 };
-using Lane = LaneOf<0>;
-
 // What a token brings to a lane's columns.
 template <Recurrence Form>
 struct LaneToken {
@@ -632,9 +610,8 @@ struct LaneToken {
   bool zeros;
   const float *key, *decay, *correction, *low_b;
 
-  template <class AnyLane, class AnyStage>
-  __device__ __forceinline__ void load(const AnyLane& lane, const AnyStage& stage,
-                                       const RunTokens& q, int token, int64_t at) {
+  __device__ __forceinline__ void load(const Lane& lane, const Stage& stage, const RunTokens& q,
+                                       int token, int64_t at) {
     const Recur& a = lane.a;
     key = stage.row(token, kKey), decay = stage.row(token, kDecay);
     correction = stage.row(token, kCorrection), low_b = stage.row(token, kLowB);
@@ -645,8 +622,7 @@ struct LaneToken {
     if constexpr (Form == Recurrence::corrected) beta = stage.beta(token);
   }
   // H becomes H~; u and z are what the update then adds.
-  template <class AnyLane>
-  __device__ __forceinline__ void correct(const AnyLane& lane, float (&h)[R][CW]) {
+  __device__ __forceinline__ void correct(const Lane& lane, float (&h)[R][CW]) {
     if constexpr (Form == Recurrence::low_rank) lane.product(correction, h, z);
     lane.shrink(decay, column, zeros, h);
     if constexpr (Form == Recurrence::corrected) lane.product(correction, h, z);
@@ -654,16 +630,15 @@ struct LaneToken {
     for (int j = 0; j < CW; ++j)
       u[j] = Form == Recurrence::corrected ? fmaf(beta, value[j], -z[j]) : value[j];
   }
-  template <class AnyLane>
-  __device__ __forceinline__ void add(const AnyLane& lane, float (&h)[R][CW]) const {
+  __device__ __forceinline__ void add(const Lane& lane, float (&h)[R][CW]) const {
     if constexpr (Form == Recurrence::low_rank) lane.add(low_b, z, 1, h);
     lane.add(key, u, 1, h);
   }
 };
 
 // visit(output, q^) for the outputs of the block's head, of one token of the stage.
-template <class AnyStage, class Visit>
-__device__ __forceinline__ void each_output(const RecurCall& call, AnyStage& stage, int64_t head,
+template <class Visit>
+__device__ __forceinline__ void each_output(const RecurCall& call, Stage& stage, int64_t head,
                                             int token, int64_t at, Visit visit) {
   const int64_t outputs = call.outputs;
   for (int64_t first = 0; first < outputs; first += call.queries) {

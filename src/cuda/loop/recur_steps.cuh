@@ -348,7 +348,7 @@ class StepWalk {
   // Each 4 x 4 elements, transposed.
   static __device__ __forceinline__ void turn(Tile& h) {
 #pragma unroll
-    for (int half = 0; half < Halves; ++half) LaneOf<4>::turn(h[half]);
+    for (int half = 0; half < Halves; ++half) Lane::turn(h[half]);
   }
   __device__ __forceinline__ void store(const Floats<4>& x, int64_t state, StateOrder order,
                                         Tile& h) const {
