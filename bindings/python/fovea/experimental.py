@@ -5393,6 +5393,11 @@ def gla_backward(ctx_or_q=None, /, q=None, k=None, v=None, dout=None, *, ctx=Non
     output and take dout as 0.  Gradients of states have a row for each sequence of the call.
     Sums have a fixed order: the same bits every run.
 
+    Limits: d is at most 512.  Every valid call has a kernel on the host and one on CUDA.  Hopper's
+    tensor cores take sequences from 64 tokens with d of 64 or 128, without maps of q and k, full
+    and normalise.  f16 and bf16 run there with a head gate or none, and e a multiple of 64.  bf16
+    runs with gate_key, e of 64 or 128, bonus and read_before too.
+
     Example
       dq, dk, dv = fovea.experimental.gla_backward(q, k, v, dout)
 
@@ -5753,6 +5758,9 @@ def delta_backward(ctx_or_q=None, /, q=None, k=None, v=None, dout=None, *, ctx=N
 
       z = low_a H_(t-1),  dz = low_b W_t
       dlow_b = W_t z',  dlow_a = dz H_(t-1)',  W_(t-1) = exp(gate) . W_t + low_a' dz
+
+    Limits: as of x_delta_forward; on Hopper's tensor cores sequences from 64 tokens, and with
+    gate_key as many heads of q as of states.
 
     Example
       dq, dk, dv = fovea.experimental.delta_backward(q, k, v, dout)

@@ -109,6 +109,7 @@ struct StepMaker {
         lane(static_cast<int>(threadIdx.x % 32)),
         warp(static_cast<int>(threadIdx.x / 32)) {}
 
+  __device__ __forceinline__ bool unit() const { return !kAdditive<Form> && a.l2_norm; }
   // factor map(x) / |x|, as StageRows has it.
   __device__ __forceinline__ void mapped(const RawFour& raw, int32_t dtype, int32_t map,
                                          float (&to)[4], float& scale) const {
@@ -117,9 +118,9 @@ struct StepMaker {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       squares = fmaf(to[i], to[i], squares);
-      to[i] = feature_of(map, to[i]).value;
+      if (kAdditive<Form>) to[i] = feature_of(map, to[i]).value;
     }
-    scale = a.l2_norm ? 1 / sqrtf(lanes_sum<32>(squares) + a.eps) : 1.f;
+    scale = unit() ? 1 / sqrtf(lanes_sum<32>(squares) + a.eps) : 1.f;
   }
   // to = x factor scale: one product without a norm.
   __device__ __forceinline__ void give(float* to, const float (&x)[4], float factor,
@@ -128,7 +129,7 @@ struct StepMaker {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       y[i] = x[i] * factor;
-      if (a.l2_norm) y[i] *= scale;
+      if (unit()) y[i] *= scale;
     }
     put(to, y);
   }
@@ -152,10 +153,10 @@ struct StepMaker {
     const uint32_t first_output = head32 * call.outputs;
     if (parts & kKeys) {
       key.load(a.k, a.k.offset(batch, at, key_head, c), there);
-      if (Form != Recurrence::additive && corrects)
+      if (!kAdditive<Form> && corrects)
         correction.load(corrects, corrects.offset(batch, at, head, c), there);
-      if (a.beta) beta = a.beta(batch, at, head);
-      if (a.select) select = a.select(batch, at, head);
+      if (!kAdditive<Form> && a.beta) beta = a.beta(batch, at, head);
+      if (kAdditive<Form> && a.select) select = a.select(batch, at, head);
     }
     if (parts & kQueriesValues) {
       if (outputs)
@@ -172,17 +173,17 @@ struct StepMaker {
 
     if (parts & kKeys) {
       float x[4], scale;
-      if (a.beta) beta = beta_of(a.beta_map, beta).value;
+      if (!kAdditive<Form> && a.beta) beta = beta_of(a.beta_map, beta).value;
       mapped(key, a.k.dtype, a.map_k, x, scale);
       give(rows + Rows::key, x, 1 * select, scale);
-      if constexpr (Form != Recurrence::additive) {
+      if constexpr (!kAdditive<Form>) {
         float* to = rows + Rows::correction;
         if (corrects)
           correction.to(corrects.dtype, x), put(to, x);
         else
           give(to, x, beta * select, scale);
       }
-      if (lane == 0) scalars[kStepBeta] = beta;
+      if (!kAdditive<Form> && lane == 0) scalars[kStepBeta] = beta;
     }
     if (parts & kQueriesValues) {
       float x[4], scale;
@@ -192,7 +193,7 @@ struct StepMaker {
         mapped(query, a.q.dtype, a.map_q, x, scale);
         float* to = rows + Rows::queries + static_cast<int>(n) * D;
         give(to, x, 1, scale);
-        if (Form == Recurrence::additive && a.bonus && there) {
+        if (kAdditive<Form> && a.bonus && there) {
 #pragma unroll
           for (int i = 0; i < 4; ++i) x[i] = to[c + i] * *a.bonus.at(head, c + i);
           put(to + call.outputs * D, x);
@@ -281,7 +282,7 @@ class StepWalk {
     int kept = 0, until = a_.snapshot ? static_cast<int>(a_.run.every) : INT_MAX;
     // A token's outputs come before its step, or after it and so in the next turn.  Outputs and
     // stores have one place each, or the kernel had them twice.
-    const int behind = Form == Recurrence::additive && a_.read_before ? 0 : 1;
+    const int behind = kAdditive<Form> && a_.read_before ? 0 : 1;
     at -= behind * a_.o.view.stride[1];
 #pragma unroll 1
     for (int t = 0;; ++t, rows += size, at += a_.o.view.stride[1]) {
@@ -458,14 +459,15 @@ class StepWalk {
       float y[CW];
       part(query, h, y);
       float one = fmaf(a_.scale, sum_of_own(y), a_.added);
-      if constexpr (Form == Recurrence::additive)
+      if constexpr (kAdditive<Form>)
         if (a_.den) one /= *a_.den.at(item_.batch, token, int64_t{item_.head} * count + n);
-      if constexpr (Form == Recurrence::additive)
+      if constexpr (kAdditive<Form>)
         if (a_.bonus) {
           const float own = a_.scale * dot(query + count * D, rows + Rows::key);
           one += a_.bonus_of(__fmul_rn(own, value));  // never one operation with the sum
         }
-      if (a_.skip) one = fmaf(*a_.skip.at(int64_t{item_.head}, own()), value, one);
+      if (kAdditive<Form> && a_.skip)
+        one = fmaf(*a_.skip.at(int64_t{item_.head}, own()), value, one);
       store_fp(a_.o.view.data, a_.o.dtype, at, one);
     }
   }

@@ -83,6 +83,14 @@ __device__ inline void cluster_arrive() {
 __device__ inline void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
+// To the place of `address` in the shared memory of a block of the cluster.
+__device__ inline void store_cluster(uint32_t address, uint32_t block, float x) {
+  asm volatile(
+      "{.reg .b32 at; mapa.shared::cluster.u32 at, %0, %1; st.shared::cluster.f32 [at], %2;}" ::"r"(
+          address),
+      "r"(block), "f"(x)
+      : "memory");
+}
 // Makes the thread's stores to shared memory visible to TMA and wgmma.
 __device__ inline void fence_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

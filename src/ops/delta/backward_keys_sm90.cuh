@@ -25,8 +25,9 @@ DeltaBackwardInstance90 delta_backward_keys_sm90_instance() {
                                                      DeltaKeys<C.d>::shared_bytes, work.forward);
     launch<delta_backward_chain_sm90_kernel<States, Reverse>>(ctx, op, 2 * work.forward.blocks, 384,
                                                               kChains, work);
-    launch<delta_key_gradient_sm90_kernel<Gradient>>(
-        ctx, op, chunks, Gradient::threads, DeltaKeyGradient90<Gradient>::shared_bytes, work);
+    launch_clusters<delta_key_gradient_sm90_kernel<Gradient>>(
+        ctx, op, chunks * Gradient::Parts, Gradient::Parts, Gradient::threads,
+        DeltaKeyGradient90<Gradient>::shared_bytes, work);
   };
   return {C.dtype, C.d, launcher};
 }
