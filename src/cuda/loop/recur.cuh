@@ -642,7 +642,6 @@ struct LaneToken {
 
   __device__ __forceinline__ void load(const Lane& lane, const Stage<Form>& stage,
                                        const RunTokens& q, int token, int64_t at) {
-    const Recur& a = lane.a;
     key = stage.row(token, kKey), decay = stage.row(token, kDecay);
     correction = stage.row(token, kCorrection), low_b = stage.row(token, kLowB);
     const float4 four = *reinterpret_cast<const float4*>(stage.values(token) + lane.local);
