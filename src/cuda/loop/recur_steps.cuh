@@ -526,13 +526,13 @@ bool launch_steps(Context& ctx, const char* op, RecurCall call) {
   const Recur& a = call.a;
   const DeviceInfo& device = device_info(ctx);
   const int64_t columns = a.e / 32, warps = a.run.count * a.heads * columns;
-  call.warps = columns % 4 == 0 ? 4 : columns % 3 == 0 ? 3 : columns % 2 == 0 ? 2 : 1;
-  // Few heads: slices, while each has a multiprocessor of its own, and warps to make its rows.
-  while (call.warps % 2 == 0 && 2 * call.warps > a.run.token_max &&
-         2 * warps <= device.multiprocessors * call.warps)
-    call.warps /= 2;
-  const int64_t bytes = 4 * a.run.token_max * StepRows<Form, Keys, 64 * Halves>::size(call),
-                work = warps / call.warps;
+  // One token is fastest with two warps.  A draft takes more, which make its rows, but where heads
+  // are so few that multiprocessors would stay empty.
+  const bool few = a.run.token_max <= 4 && warps <= 2 * device.multiprocessors;
+  call.warps = a.run.token_max == 1 || few ? 2 : kStepWarps;
+  while (columns % call.warps) --call.warps;
+  const int64_t work = warps / call.warps;
+  const int64_t bytes = 4 * a.run.token_max * StepRows<Form, Keys, 64 * Halves>::size(call);
   if (bytes > device.shared_block_bytes || work > INT_MAX) return false;
   launch<recur_steps_simt<Form, Keys, Halves>>(ctx, op, work, 32 * call.warps, bytes, call,
                                                static_cast<uint32_t>(columns / call.warps));
