@@ -431,7 +431,7 @@ void key_chains(std::vector<harness::Case>& cases) {
   }
 }
 
-// Decode and drafts of few tokens on states in f32, by the name of the kernel.
+// Decode and drafts of few tokens, by the name of the kernel.
 void steps(std::vector<harness::Case>& cases) {
   const std::string op = "x_delta_forward";
   const auto add = [&](const std::string& words, const std::string& kernel) {
@@ -450,7 +450,8 @@ void steps(std::vector<harness::Case>& cases) {
       "b=3 s=4 h=2 g=2 x=2 state_row state_out_row state_out snapshot snapshot_row "
       "snapshot_every=1",
       "b=2 s=16 h=2 g=1 x=1 state_row shared=2 state_out_row snapshot_row snapshot_every=2",
-      "b=40 s=4 h=8 g=8 x=8 len state_row"};
+      "b=40 s=4 h=8 g=8 x=8 len state_row",
+      "b=3 s=3 h=2 g=2 x=2 state_in:bf16 state_out state_out:bf16"};
   const std::vector<std::string> forms = {
       "beta gate_key gates=1",
       "beta beta_map=1 l2_norm=1 keys=1 gate_head",
@@ -458,7 +459,8 @@ void steps(std::vector<harness::Case>& cases) {
       "beta beta:f32 beta_map=2 l2_norm=1 gate_key gate_key:f32 gate_map=1 gate_rate gate_bias",
       "beta l2_norm=1",
       "low_a low_b gate_key gates=1",
-      "low_a low_b gate_key gates=2"};
+      "low_a low_b gate_key gates=2",
+      "low_a low_b gate_head"};
   for (const char* type : {"bf16", "f16", "f32"})
     for (const char* d : {"64", "128"})
       for (size_t i = 0; i < calls.size(); ++i)

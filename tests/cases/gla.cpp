@@ -496,7 +496,7 @@ void valued_chains(GlaCases& cases) {
                  "simt");
 }
 
-// Decode and drafts of few tokens on states in f32, by the name of the kernel.
+// Decode and drafts of few tokens, by the name of the kernel.
 void steps(GlaCases& cases) {
   const Words calls = {
       "b=3 s=1 h=2 g=2 x=2 state_out",
@@ -514,7 +514,13 @@ void steps(GlaCases& cases) {
       "gate_head",
       "b=40 s=4 h=8 g=8 x=8 len state_row gate_head hard=2",
       "b=2 s=3 h=2 g=2 x=2 reset=1 state_out gate_head hard=2",
-      "b=2 s=3 h=2 g=2 x=2 reset=1 state_out gate_key hard=2"};
+      "b=2 s=3 h=2 g=2 x=2 reset=1 state_out gate_key hard=2",
+      "b=3 s=3 h=2 g=2 x=2 turned=1 state_in:bf16 state_out state_out:bf16 gate_key",
+      "b=2 s=2 h=2 g=2 x=2 turned=1 state_out snapshot snapshot_row snapshot_every=1 "
+      "snapshot:bf16 gate_head",
+      "b=2 s=3 h=2 g=2 x=2 state_in:bf16 state_out gate_head gate_key gate_map=1 gate_bias",
+      "b=3 s=1 h=2 g=2 x=4 read_before=1 bonus skip state_out gate_key",
+      "b=2 s=5 output_from h=4 g=2 x=2 read_before=1 bonus bonus_sigmoid=1 state_out gate_key"};
   for (const char* type : {"bf16", "f16", "f32"})
     for (const char* d : {"64", "128"})
       for (size_t i = 0; i < calls.size(); ++i) {

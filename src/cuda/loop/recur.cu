@@ -69,15 +69,14 @@ RecurCall recur_call(const Recur& a) {
 bool serves_steps(const RecurCall& call) {
   const Recur& a = call.a;
   const auto fours = [&](const Floats<4>& x, Fours which) { return !x || (call.fours & which); };
-  return call.whole && (call.lanes == 4 || call.lanes == 8) && a.run.token_max <= kStepTokens &&
-         a.s <= INT_MAX && !a.full && !a.read_before && !a.gate_value && !a.bonus && !a.den &&
-         a.v && !(a.gate_head && a.gate_key) && a.state_in && a.state_in.dtype == FOVEA_F32 &&
-         call.in == StateOrder::columns &&
-         (!a.state_out || (a.state_out.dtype == FOVEA_F32 && call.out == StateOrder::columns)) &&
-         (!a.snapshot || (a.snapshot.dtype == FOVEA_F32 && a.run.every <= INT_MAX &&
-                          call.snapshot == StateOrder::columns)) &&
-         fours(a.q, kFoursQ) && fours(a.k, kFoursK) && fours(a.v, kFoursV) &&
-         fours(a.gate_key, kFoursGate) && fours(a.erase, kFoursErase) &&
+  const auto state = [](const Floats<4>& x, StateOrder order) {
+    return !x || order != StateOrder::any;
+  };
+  return (a.d == 64 || a.d == 128) && a.e % 32 == 0 && a.run.token_max <= kStepTokens &&
+         a.s <= INT_MAX && (!a.snapshot || a.run.every <= INT_MAX) && !a.full && !a.gate_value &&
+         a.v && state(a.state_in, call.in) && state(a.state_out, call.out) &&
+         state(a.snapshot, call.snapshot) && fours(a.q, kFoursQ) && fours(a.k, kFoursK) &&
+         fours(a.v, kFoursV) && fours(a.gate_key, kFoursGate) && fours(a.erase, kFoursErase) &&
          fours(a.low_a, kFoursLowA) && fours(a.low_b, kFoursLowB);
 }
 

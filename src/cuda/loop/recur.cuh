@@ -284,8 +284,7 @@ static __device__ __noinline__ void make_values(const RecurCall& call, int64_t b
   StageRows<Form>(call, batch, head, column).make_values(at, to);
 }
 
-// Inlined: no call interrupts what makes a row.
-template <Recurrence Form, bool Inlined = false>
+template <Recurrence Form>
 class Stage {
  public:
   __device__ Stage(const RecurCall& call, const RunTokens& q, int64_t head, int64_t slice,
@@ -306,18 +305,10 @@ class Stage {
     each_warp(count * rows, [&](int i) {
       const int token = i / rows, which = low + i - token * rows;
       float* to = which == high ? values_ + token * value_floats(call_) : row(token, which);
-      if constexpr (Inlined) {
-        const StageRows<Form> rows(call_, batch_, head_, column_);
-        if (which == high)
-          rows.make_values(at + token, to);
-        else
-          rows.make(at + token, which, 0, to, zeros_of(token));
-      } else {
-        if (which == high)
-          make_values<Form>(call_, batch_, head_, column_, at + token, to);
-        else
-          make_row<Form>(call_, batch_, head_, at + token, which, 0, to, zeros_of(token));
-      }
+      if (which == high)
+        make_values<Form>(call_, batch_, head_, column_, at + token, to);
+      else
+        make_row<Form>(call_, batch_, head_, at + token, which, 0, to, zeros_of(token));
     });
   }
   // The values of a token from the block's first column on.
@@ -377,11 +368,7 @@ __device__ __forceinline__ uint32_t step_thread() {
   return thread;
 }
 
-// Lanes: how many are along d, where every lane has all its rows and columns, and columns have no
-// gates; 0: as the call says.
-template <int Lanes>
-struct LaneOf {
-  static constexpr bool whole = Lanes > 0;
+struct Lane {
   const Recur& a;
   const RecurCall& call;
   const int lanes, ld, le;
@@ -389,31 +376,25 @@ struct LaneOf {
   int64_t head;
   int64_t first;  // and in all
 
-  __device__ LaneOf(const RecurCall& call, int64_t head, int64_t slice,
-                    uint32_t thread = threadIdx.x)
+  __device__ Lane(const RecurCall& call, int64_t head, int64_t slice, uint32_t thread = threadIdx.x)
       : a(call.a),
         call(call),
-        lanes(Lanes ? Lanes : call.lanes),
+        lanes(call.lanes),
         ld(thread % lanes),
         le(thread % 32 / lanes),
         local((static_cast<int>(thread) / 32 * (32 / lanes) + le) * CW),
         head(head),
-        first(slice * columns() + local) {}
-
-  // Of the block.
-  __device__ __forceinline__ int columns() const {
-    return Lanes ? 32 / (Lanes ? Lanes : 1) * CW * call.warps : columns_of(call);
-  }
+        first(slice * columns_of(call) + local) {}
 
   __device__ __forceinline__ int row(int r) const { return r / 4 * 4 * lanes + 4 * ld + r % 4; }
-  __device__ __forceinline__ bool has(int r) const { return Lanes || row(r) < a.d; }
-  __device__ __forceinline__ bool has_column(int j) const { return Lanes || first + j < a.e; }
+  __device__ __forceinline__ bool has(int r) const { return row(r) < a.d; }
+  __device__ __forceinline__ bool has_column(int j) const { return first + j < a.e; }
 
   // Sums of lanes along d.
   __device__ __forceinline__ float over_rows(float x) const {
 #pragma unroll
-    for (int step = Lanes ? Lanes / 2 : 16; step > 0; step /= 2)
-      if (Lanes || step < lanes) x += __shfl_xor_sync(~0u, x, step);
+    for (int step = 16; step > 0; step /= 2)
+      if (step < lanes) x += __shfl_xor_sync(~0u, x, step);
     return x;
   }
   // Sums of lanes along e.
@@ -449,14 +430,13 @@ struct LaneOf {
     const int64_t base = x.offset(q.state, head, 0, first);
     const int64_t by_row = x.view.stride[2], by_column = x.view.stride[3];
     // Without a branch between them all loads are in flight at once.
-    if ((Lanes || call.whole) && call.in != StateOrder::any) {
+    if (call.whole && call.in != StateOrder::any) {
       if (x.dtype == FOVEA_F32)
         load_whole(x.view.template as<float>() + base, by_row, by_column, h);
       else
         load_whole(x.view.template as<Bf16>() + base, by_row, by_column, h);
       return;
     }
-    if constexpr (Lanes > 0) return;
     if (call.in == StateOrder::columns) {
 #pragma unroll
       for (int r = 0; r < R; ++r) {
@@ -574,12 +554,12 @@ struct LaneOf {
     if (to < 0) return;
     const int64_t base = x.offset(to, head, 0, first);
     const int64_t by_row = x.view.stride[2], by_column = x.view.stride[3];
-    if (Lanes || call.whole) {
+    if (call.whole) {
       if (x.dtype == FOVEA_F32)
         store_whole(x.view.template as<float>() + base, order, by_row, by_column, h);
       else
         store_whole(x.view.template as<Bf16>() + base, order, by_row, by_column, h);
-      if (Lanes || order != StateOrder::any) return;
+      if (order != StateOrder::any) return;
     }
     if (order == StateOrder::columns) {
 #pragma unroll
@@ -652,8 +632,6 @@ struct LaneOf {
     return a.scale * over_rows(sum);
   }
 };
-using Lane = LaneOf<0>;
-
 // What a token brings to a lane's columns.
 template <Recurrence Form>
 struct LaneToken {
@@ -662,10 +640,8 @@ struct LaneToken {
   bool zeros;
   const float *key, *decay, *correction, *low_b;
 
-  template <class AnyLane, class AnyStage>
-  __device__ __forceinline__ void load(const AnyLane& lane, const AnyStage& stage,
+  __device__ __forceinline__ void load(const Lane& lane, const Stage<Form>& stage,
                                        const RunTokens& q, int token, int64_t at) {
-    const Recur& a = lane.a;
     key = stage.row(token, kKey), decay = stage.row(token, kDecay);
     correction = stage.row(token, kCorrection), low_b = stage.row(token, kLowB);
     const float4 four = *reinterpret_cast<const float4*>(stage.values(token) + lane.local);
@@ -674,13 +650,11 @@ struct LaneToken {
     zeros = stage.zeros(token);
     if constexpr (Form == Recurrence::corrected) beta = stage.beta(token);
   }
-  template <class AnyLane>
-  static __device__ __forceinline__ bool by_column(const AnyLane& lane) {
-    return kAdditive<Form> && !AnyLane::whole && lane.a.gate_value;
+  static __device__ __forceinline__ bool by_column(const Lane& lane) {
+    return kAdditive<Form> && lane.a.gate_value;
   }
   // H becomes H~; u and z are what the update then adds.
-  template <class AnyLane>
-  __device__ __forceinline__ void correct(const AnyLane& lane, float (&h)[R][CW]) {
+  __device__ __forceinline__ void correct(const Lane& lane, float (&h)[R][CW]) {
     if constexpr (Form == Recurrence::low_rank) lane.product(correction, h, z);
     lane.shrink(decay, column, by_column(lane), zeros, h);
     if constexpr (Form == Recurrence::corrected) lane.product(correction, h, z);
@@ -688,16 +662,15 @@ struct LaneToken {
     for (int j = 0; j < CW; ++j)
       u[j] = Form == Recurrence::corrected ? fmaf(beta, value[j], -z[j]) : value[j];
   }
-  template <class AnyLane>
-  __device__ __forceinline__ void add(const AnyLane& lane, float (&h)[R][CW]) const {
+  __device__ __forceinline__ void add(const Lane& lane, float (&h)[R][CW]) const {
     if constexpr (Form == Recurrence::low_rank) lane.add(low_b, z, 1, h);
     lane.add(key, u, 1, h);
   }
 };
 
 // visit(output, q^) for the outputs of the block's head, of one token of the stage.
-template <class AnyStage, class Visit>
-__device__ __forceinline__ void each_output(const RecurCall& call, AnyStage& stage, int64_t head,
+template <Recurrence Form, class Visit>
+__device__ __forceinline__ void each_output(const RecurCall& call, Stage<Form>& stage, int64_t head,
                                             int token, int64_t at, Visit visit) {
   const int64_t outputs = call.outputs;
   for (int64_t first = 0; first < outputs; first += call.queries) {

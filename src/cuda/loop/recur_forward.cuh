@@ -4,7 +4,6 @@
 // once, walks the tokens with the state in registers, and writes it once.
 #pragma once
 #include <algorithm>
-#include <type_traits>
 
 #include "core/locate.h"
 #include "cuda/launch.h"
@@ -13,8 +12,7 @@
 
 namespace fovea::cuda {
 
-// Lanes: as of LaneOf; then no call interrupts the walk, and nothing is spilled.
-template <Recurrence Form, int Lanes = 0>
+template <Recurrence Form>
 class ForwardWalk {
  public:
   // Arrays lie in objects of their own: one with other members is kept in memory.
@@ -34,19 +32,19 @@ class ForwardWalk {
   __device__ __forceinline__ void run() {
     lane_.prefetch_state(q_);
     const Recur::Keys keys = full() ? a_.keys(q_) : Recur::Keys{q_.begin, q_.count};
-    const Count end = static_cast<Count>(full() ? keys.count + q_.count : q_.count);
+    const int64_t end = full() ? keys.count + q_.count : q_.count;
     int staged = fill(keys, 0), i = 0;
     lane_.load_state(q_, h_);
     int64_t next = a_.snapshot ? a_.run.every : INT64_MAX;
-    Count kept = 0;
+    int64_t kept = 0;
 #pragma unroll 1
-    for (Count t = 0;; ++t, ++i) {
+    for (int64_t t = 0;; ++t, ++i) {
       if (t == next || t == end) {
         store(t == next, kept, t == end);
         ++kept, next += a_.run.every;
       }
       if (t == end) break;
-      if (Lanes == 0 && i == staged) staged = fill(keys, t), i = 0;
+      if (i == staged) staged = fill(keys, t), i = 0;
       const int64_t row = full() ? t - keys.count : t;
       const bool of_keys = !full() || row < 0;
       step(i, of_keys ? keys.begin + t : q_.begin + row, of_keys, a_.o && row >= q_.from);
@@ -54,29 +52,26 @@ class ForwardWalk {
   }
 
  private:
-  using Count = std::conditional_t<(Lanes > 0), int, int64_t>;  // one stage's tokens fit an int
-
   __device__ __forceinline__ bool full() const {
-    return kAdditive<Form> && Lanes == 0 && a_.full;
+    return kAdditive<Form> && a_.full;
   }
   __device__ __forceinline__ bool read_before() const {
     return kAdditive<Form> && a_.read_before;
   }
 
-  // Stages tokens from the t-th on, of one axis; returns how many.  Lanes: all of them.
+  // Stages tokens from the t-th on, of one axis; returns how many.
   __device__ __forceinline__ int fill(const Recur::Keys& keys, int64_t t) {
     const int64_t row = full() ? t - keys.count : t;
     const bool of_keys = !full() || row < 0;
     const int64_t left = of_keys ? keys.count - t : q_.count - row;
-    const int count =
-        static_cast<int>(Lanes ? left : min(static_cast<int64_t>(call_.tokens), left));
+    const int count = static_cast<int>(min(static_cast<int64_t>(call_.tokens), left));
     stage_.fill(of_keys ? keys.begin + t : q_.begin + row, count, of_keys ? 0 : kQueries,
                 a_.o && row + count > q_.from ? stage_.end() : kQueries);
     return count;
   }
   // The state: snapshot `kept`, and what is left at the end.
-  __device__ __forceinline__ void store(bool snapshot, Count kept, bool last) const {
-    const LaneOf<Lanes> lane(call_, lane_.head, slice_, step_thread());
+  __device__ __forceinline__ void store(bool snapshot, int64_t kept, bool last) const {
+    const Lane lane(call_, lane_.head, slice_, step_thread());
 #pragma unroll 1
     for (int which = 0; which < 2; ++which) {
       const bool of_end = which;
@@ -128,8 +123,8 @@ class ForwardWalk {
   const Recur& a_;
   const RunTokens q_;
   const int64_t slice_;
-  const LaneOf<Lanes> lane_;
-  Stage<Form, (Lanes > 0)> stage_;
+  const Lane lane_;
+  Stage<Form> stage_;
   LaneToken<Form>& token_;
   float (&h_)[R][CW];
 };
@@ -151,40 +146,9 @@ __global__ void __launch_bounds__(256, 2)
       .run();
 }
 
-// Of whole lanes, all tokens in one stage: decode and drafts that recur_steps.cuh does not serve.
-template <Recurrence Form, int Lanes>
-__global__ void __launch_bounds__(256, 2) recur_whole_simt(const __grid_constant__ RecurCall call) {
-  extern __shared__ __align__(16) float s_stage[];
-  const Recur& a = call.a;
-  const auto slices = static_cast<uint32_t>(a.e / columns_of(call));
-  const uint32_t rest = blockIdx.x / slices, sequence = rest / static_cast<uint32_t>(a.heads);
-  LaneToken<Form> token;
-  float h[R][CW];
-  ForwardWalk<Form, Lanes>(call, a.run[sequence], rest - sequence * static_cast<uint32_t>(a.heads),
-                           blockIdx.x - rest * slices, s_stage, token, h)
-      .run();
-}
-
-inline bool serves_whole(const RecurCall& call) {
-  const Recur& a = call.a;
-  const auto any = [](const Floats<4>& x, StateOrder order) {
-    return x && order == StateOrder::any;
-  };
-  return call.whole && call.queries >= a.outputs() && a.run.token_max <= call.tokens && !a.full &&
-         !a.gate_value && !any(a.state_in, call.in) && !any(a.state_out, call.out) &&
-         !any(a.snapshot, call.snapshot);
-}
-
 template <Recurrence Form>
 void recur_forward(Context& ctx, const char* op, const RecurCall& call, int64_t work) {
-  const auto whole = [&]<int Lanes> {
-    launch<recur_whole_simt<Form, Lanes>>(ctx, op, work, 32 * call.warps, stage_bytes(call), call);
-  };
   if (recur_steps<Form>(ctx, op, call)) return;
-  if (work <= INT_MAX && serves_whole(call)) {
-    if (call.lanes == 4) return whole.template operator()<4>();
-    if (call.lanes == 8) return whole.template operator()<8>();
-  }
   for (int64_t first = 0; first < work; first += INT_MAX)
     launch<recur_forward_simt<Form>>(ctx, op, std::min<int64_t>(work - first, INT_MAX),
                                      32 * call.warps, stage_bytes(call), call, first);

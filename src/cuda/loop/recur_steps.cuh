@@ -1,22 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // A recurrence over at most 16 tokens: decode, the check of a draft, and its commit.
 //   H~ = decay . H_(t-1),  H_t = H~ + k^' u,  o_t = scale q^ H_t;  u as core/recur.h has it
-// Blocks stay, and take items in turn: a sequence's state head, and a slice of its value columns.
-// An item is in a thread's registers while its next one is on its way to shared memory.
+// A block owns up to 128 value columns of a sequence's state head, each of its warps 32: all D rows
+// of them, 64 or 128, in registers.  A warp asks for its state before it does anything else.
 //
-//   what                            where                       who writes   who reads
-//   a lane's tile of the next item  shared memory, 16 pieces    cp.async     the same thread
-//   rows of an item's tokens        shared memory               a warp each  all warps
-//   a lane's tile of this item      registers, as recur.cuh     its thread   its thread
+//   lane     ld + 4 le: 4 along d, 8 along e
+//   rows     D / 4 m + 16 half + 4 ld + i, m < 4, i < 4, in halves of 16 where D = 128
+//   columns  4 le + j of the warp's: 8 lanes have 128 bytes of a row
 //
-//   barrier of all threads   who waits for it    what it guards
-//   before rows are made     those that make     the last item's rows, and where this item is
-//   after                    all                 this item's rows
-//
-// A thread copies what it reads itself, so pieces need no barrier.
+// Rows of the tokens (k^, decays, what corrects, q^, values) lie in shared memory. Warps make a
+// token each, or a part of one.  One barrier stands between those that make and those that read.
 //
 // Bits: every sum is that of recur_forward_simt, which serves the other cuts of a sequence.
-//   z, o     each lane along d adds its 16 rows in turn, then lanes add in the order 4, 2, 1
+//   z, o     16 rows in turn, then half + half is its lanes' order 4, then lanes 2, 1
 //   H_t      one product, one fused multiply-add, token after token
 //   columns  no sum crosses them, so slices change nothing
 // A chunk's form (scores, an inverse) sums over tokens first: other bits at other cuts, not taken.
@@ -25,16 +21,15 @@
 
 #include "cuda/launch.h"
 #include "cuda/loop/recur.cuh"
-#include "cuda/tile/copy.cuh"
-#include "cuda/tile/layout.cuh"
 
 namespace fovea::cuda {
 
-constexpr int kStepColumns = 128;  // of a block, at most
-constexpr int kStepThreads = 256;
+constexpr int kStepWarps = 4;  // of a block, at most
+constexpr int kStepColumns = 32 * kStepWarps;
 
 // Floats of a token in shared memory: values, scalars, rows of D.  Kinds of rows that a form lacks
 // take no place.
+// Keys: whether rows have decays of their own, as low_rank always does.
 template <Recurrence Form, bool Keys, int D>
 struct StepRows {
   static constexpr int scalars = kStepColumns;  // beta, whether some decay is 0, a head's decay
@@ -43,8 +38,9 @@ struct StepRows {
   static constexpr int low_b = correction + (Form != Recurrence::additive ? D : 0);
   static constexpr int queries = low_b + (Form == Recurrence::low_rank ? D : 0);
 
+  // q^ of the outputs, then bonus . q^ of them.
   static FOVEA_HD int size(const RecurCall& call) {
-    return queries + static_cast<int>(call.outputs) * D;
+    return queries + static_cast<int>(call.outputs) * D * (call.a.bonus ? 2 : 1);
   }
 };
 enum StepScalar : int { kStepBeta = 0, kStepZero, kStepDecay };
@@ -107,11 +103,13 @@ struct StepMaker {
   int lane, warp;
 
   __device__ __forceinline__ StepMaker(const RecurCall& call, const StepItem& item)
-      : call(call), a(call.a), item(item) {
-    const auto thread = static_cast<int>(step_thread());
-    lane = thread % 32, warp = thread / 32;
-  }
+      : call(call),
+        a(call.a),
+        item(item),
+        lane(static_cast<int>(threadIdx.x % 32)),
+        warp(static_cast<int>(threadIdx.x / 32)) {}
 
+  __device__ __forceinline__ bool unit() const { return !kAdditive<Form> && a.l2_norm; }
   // factor map(x) / |x|, as StageRows has it.
   __device__ __forceinline__ void mapped(const RawFour& raw, int32_t dtype, int32_t map,
                                          float (&to)[4], float& scale) const {
@@ -120,9 +118,9 @@ struct StepMaker {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       squares = fmaf(to[i], to[i], squares);
-      to[i] = feature_of(map, to[i]).value;
+      if (kAdditive<Form>) to[i] = feature_of(map, to[i]).value;
     }
-    scale = a.l2_norm ? 1 / sqrtf(lanes_sum<32>(squares) + a.eps) : 1.f;
+    scale = unit() ? 1 / sqrtf(lanes_sum<32>(squares) + a.eps) : 1.f;
   }
   // to = x factor scale: one product without a norm.
   __device__ __forceinline__ void give(float* to, const float (&x)[4], float factor,
@@ -131,7 +129,7 @@ struct StepMaker {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       y[i] = x[i] * factor;
-      if (a.l2_norm) y[i] *= scale;
+      if (unit()) y[i] *= scale;
     }
     put(to, y);
   }
@@ -141,7 +139,7 @@ struct StepMaker {
   }
 
   __device__ __forceinline__ void make(int64_t at, int parts, bool outputs, float* rows) const {
-    const int c = 4 * lane, columns = 32 * 4 * R / D * call.warps;
+    const int c = 4 * lane, columns = 32 * call.warps;
     const bool there = c < D;
     const int64_t batch = item.batch, head = item.head;
     const uint32_t head32 = item.head;
@@ -149,15 +147,16 @@ struct StepMaker {
     float* scalars = rows + Rows::scalars;
     const Floats<4>& corrects = Form == Recurrence::low_rank ? a.low_a : a.erase;
 
+    const bool with_keys = Keys && (Form != Recurrence::low_rank || a.gate_key);
     RawFour key, correction, low_b, decay, query, value;
     float beta = 1, select = 1, own = 0;
     const uint32_t first_output = head32 * call.outputs;
     if (parts & kKeys) {
       key.load(a.k, a.k.offset(batch, at, key_head, c), there);
-      if (Form != Recurrence::additive && corrects)
+      if (!kAdditive<Form> && corrects)
         correction.load(corrects, corrects.offset(batch, at, head, c), there);
-      if (a.beta) beta = a.beta(batch, at, head);
-      if (a.select) select = a.select(batch, at, head);
+      if (!kAdditive<Form> && a.beta) beta = a.beta(batch, at, head);
+      if (kAdditive<Form> && a.select) select = a.select(batch, at, head);
     }
     if (parts & kQueriesValues) {
       if (outputs)
@@ -166,25 +165,25 @@ struct StepMaker {
                  c < columns);
     }
     if (parts & kDecays) {
-      if constexpr (Keys) decay.load(a.gate_key, a.gate_key.offset(batch, at, head, c), there);
-      if (!Keys && a.gate_head) own = a.gate_head(batch, at, head);
+      if (with_keys) decay.load(a.gate_key, a.gate_key.offset(batch, at, head, c), there);
+      if (a.gate_head) own = a.gate_head(batch, at, head);
       if constexpr (Form == Recurrence::low_rank)
         low_b.load(a.low_b, a.low_b.offset(batch, at, head, c), there);
     }
 
     if (parts & kKeys) {
       float x[4], scale;
-      if (a.beta) beta = beta_of(a.beta_map, beta).value;
+      if (!kAdditive<Form> && a.beta) beta = beta_of(a.beta_map, beta).value;
       mapped(key, a.k.dtype, a.map_k, x, scale);
       give(rows + Rows::key, x, 1 * select, scale);
-      if constexpr (Form != Recurrence::additive) {
+      if constexpr (!kAdditive<Form>) {
         float* to = rows + Rows::correction;
         if (corrects)
           correction.to(corrects.dtype, x), put(to, x);
         else
           give(to, x, beta * select, scale);
       }
-      if (lane == 0) scalars[kStepBeta] = beta;
+      if (!kAdditive<Form> && lane == 0) scalars[kStepBeta] = beta;
     }
     if (parts & kQueriesValues) {
       float x[4], scale;
@@ -192,27 +191,34 @@ struct StepMaker {
         if (n)
           query.load(a.q, a.q.offset(batch, at, (first_output + n) / call.query_share, c), there);
         mapped(query, a.q.dtype, a.map_q, x, scale);
-        give(rows + Rows::queries + static_cast<int>(n) * D, x, 1, scale);
+        float* to = rows + Rows::queries + static_cast<int>(n) * D;
+        give(to, x, 1, scale);
+        if (kAdditive<Form> && a.bonus && there) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) x[i] = to[c + i] * *a.bonus.at(head, c + i);
+          put(to + call.outputs * D, x);
+        }
       }
       value.to(a.v.dtype, x);
       if (c < columns) *reinterpret_cast<float4*>(rows + c) = make_float4(x[0], x[1], x[2], x[3]);
     }
     if (parts & kDecays) {
       bool zero = false;
+      const float rate = a.rate_of(head);
+      if (a.gate_head)
+        own = a.gate(own + (a.bias && !with_keys ? *a.bias.at(head, 0) : 0.f), rate).value;
       if constexpr (Keys) {
-        float x[4];
-        const float rate = a.rate_of(head);
-        decay.to(a.gate_key.dtype, x);
+        float x[4] = {own, own, own, own};
+        if (with_keys) decay.to(a.gate_key.dtype, x);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const float bias = a.bias && there ? *a.bias.at(head, c + i) : 0.f;
-          x[i] = exp_of(0.f + a.gate(x[i] + bias, rate).value);
+          x[i] = exp_of(with_keys ? own + a.gate(x[i] + bias, rate).value : own);
           zero |= there && x[i] == 0;
         }
         put(rows + Rows::decay, x);
       } else if (a.gate_head) {
-        const float shift = a.bias ? *a.bias.at(head, 0) : 0.f;
-        const float one = exp_of(a.gate(own + shift, a.rate_of(head)).value);
+        const float one = exp_of(own);
         zero = one == 0;
         if (lane == 0) scalars[kStepDecay] = one;
       }
@@ -223,31 +229,6 @@ struct StepMaker {
         low_b.to(a.low_b.dtype, x), put(rows + Rows::low_b, x);
       }
     }
-  }
-  // Asks for what all() will read, in L2: four lanes a row, each 128 bytes of it.
-  __device__ __forceinline__ void prefetch() const {
-    const int64_t head = item.head;
-    const int kind = lane / 4, at = 64 * (lane % 4);  // in elements of 16 bits
-    const Floats<4>* x = nullptr;
-    int64_t row = head, first = 0, size = D;
-    if (kind == 0) x = &a.k, row = item.head / call.key_share;
-    if (kind == 1 && a.o) x = &a.q, row = item.head * call.outputs / call.query_share;
-    if (kind == 2) {
-      size = 32 * 4 * R / D * call.warps, first = item.slice * size;
-      x = &a.v, row = item.head / call.value_share;
-    }
-    if (kind == 3) x = &a.gate_key;
-    if (kind == 4) x = Form == Recurrence::low_rank ? &a.low_a : &a.erase;
-    if (kind == 5) x = &a.low_b;
-    if (!x || !*x) return;
-    const int wide = x->dtype == FOVEA_F32 ? 2 : 1;
-    if (at >= size * wide) return;
-    const int64_t from = x->offset(item.batch, item.begin, row, first);
-    const char* to = x->view.template as<char>() + (from * wide + at) * 2;
-    const int64_t step = x->view.stride[1] * wide * 2;
-#pragma unroll 1
-    for (int i = warp; i < item.count; i += call.warps)
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(to + i * step));
   }
   // All tokens of the item.
   __device__ __forceinline__ void all(int tokens, int size, float* rows) const {
@@ -265,217 +246,296 @@ struct StepMaker {
   }
 };
 
-template <int Lanes>
-__device__ __forceinline__ int column_of_sum(int ld) {
-  return ld / (Lanes / 4);
-}
-// The sum of lanes along d, of one of the lane's columns alone: that at column_of_sum().
-template <int Lanes>
-__device__ __forceinline__ float sum_of_one(int ld, const float (&x)[CW]) {
-  const bool upper = ld & (Lanes / 2), odd = ld & (Lanes / 4);
-  float two[2];
-#pragma unroll
-  for (int i = 0; i < 2; ++i)
-    two[i] = (upper ? x[i + 2] : x[i]) + __shfl_xor_sync(~0u, upper ? x[i] : x[i + 2], Lanes / 2);
-  float one = (odd ? two[1] : two[0]) + __shfl_xor_sync(~0u, odd ? two[0] : two[1], Lanes / 4);
-#pragma unroll
-  for (int step = Lanes / 8; step > 0; step /= 2) one += __shfl_xor_sync(~0u, one, step);
-  return one;
-}
-
-template <Recurrence Form, bool Keys, int Lanes>
+// A warp's slice of the state.
+template <Recurrence Form, bool Keys, int Halves>
 class StepWalk {
  public:
-  static constexpr int D = R * Lanes;
+  static constexpr int D = 64 * Halves;
   using Rows = StepRows<Form, Keys, D>;
+  using Tile = float[Halves][R][CW];
 
   __device__ __forceinline__ StepWalk(const RecurCall& call, const StepItem& item)
-      : a_(call.a), call_(call), lane_(call, item.head, item.slice, step_thread()), item_(item) {}
+      : a_(call.a),
+        call_(call),
+        item_(item),
+        ld_(static_cast<int>(threadIdx.x % 4)),
+        local_(static_cast<int>(threadIdx.x / 4 * CW)) {}
 
-  // Asks for the lane's pieces of the state.
-  __device__ __forceinline__ void request(const float* shared) const {
-    const uint32_t pieces = shared_address(shared) + 16 * step_thread();
+  __device__ __forceinline__ void load(Tile& h) const {
     const Floats<4>& x = a_.state_in;
-    const bool there = item_.state >= 0;
-    const int64_t by_row = x.view.stride[2];
-    const float* from = x.view.template as<float>() +
-                        x.offset(there ? item_.state : 0, lane_.head, 0, lane_.first) +
-                        4 * lane_.ld * by_row;
+    if (item_.state < 0) {
 #pragma unroll
-    for (int m = 0; m < R; m += 4)
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        copy_async(pieces + (m + i) * blockDim.x * 16, from + (m * Lanes + i) * by_row, there);
-  }
-  __device__ __forceinline__ void take(const float* shared, float (&h)[R][CW]) const {
-    const float4* pieces = reinterpret_cast<const float4*>(shared) + step_thread();
-#pragma unroll
-    for (int n = 0; n < R; ++n) {
-      const float4 x = pieces[n * blockDim.x];
-      h[n][0] = x.x, h[n][1] = x.y, h[n][2] = x.z, h[n][3] = x.w;
+      for (int n = 0; n < Halves * R; ++n)
+        h[n / R][n % R][0] = h[n / R][n % R][1] = h[n / R][n % R][2] = h[n / R][n % R][3] = 0;
+      return;
     }
+    const auto ask = [](const auto* from, float(&four)[CW]) { ask_four(from, four); };
+    each_state_four(x, item_.state, call_.in, h, ask);
+    if (call_.in == StateOrder::rows) turn(h);
   }
-  __device__ __forceinline__ void store(const float (&h)[R][CW]) const {
-    if (a_.state_out) store(a_.state_out, item_.out, h);
-  }
-  __device__ __forceinline__ void steps(const float* rows, int size, float (&h)[R][CW]) const {
+  __device__ __forceinline__ void steps(const float* rows, int size, Tile& h) const {
     // Where the lane's element of a token's o is.
-    int64_t at = a_.o ? a_.o.offset(item_.batch, item_.begin, lane_.head * call_.outputs,
-                                    lane_.first + column_of_sum<Lanes>(lane_.ld))
-                      : 0;
-    int silent = a_.o ? item_.from : INT_MAX;
+    int64_t at =
+        a_.o ? a_.o.offset(item_.batch, item_.begin, int64_t{item_.head} * call_.outputs, own())
+             : 0;
+    const int from = a_.o ? item_.from : INT_MAX;
     int kept = 0, until = a_.snapshot ? static_cast<int>(a_.run.every) : INT_MAX;
+    // A token's outputs come before its step, or after it and so in the next turn.  Outputs and
+    // stores have one place each, or the kernel had them twice.
+    const int behind = kAdditive<Form> && a_.read_before ? 0 : 1;
+    at -= behind * a_.o.view.stride[1];
 #pragma unroll 1
-    for (int left = item_.count; left > 0; --left, rows += size, at += a_.o.view.stride[1]) {
-      step(rows, --silent < 0, at, h);
-      if (--until) continue;
-      until = static_cast<int>(a_.run.every);
-      if (kept < a_.run.kept) {
-        const int row = *a_.run.snapshot_row.template at<int32_t>(item_.sequence, kept++);
-        const StepWalk walk(call_, item_);
-        walk.store(a_.snapshot, row < a_.run.snapshots ? row : -1, h);
+    for (int t = 0;; ++t, rows += size, at += a_.o.view.stride[1]) {
+      const int out = t - behind;
+      if (out >= from && out < item_.count) outputs(rows - behind * size, item_.begin + out, at, h);
+      const bool last = t == item_.count;
+      int64_t to = last && a_.state_out ? item_.out : -1;
+      if (!last) {
+        step(rows, h);
+        if (--until == 0) {
+          until = static_cast<int>(a_.run.every);
+          if (kept < a_.run.kept) {
+            const int row = *a_.run.snapshot_row.template at<int32_t>(item_.sequence, kept++);
+            to = row < a_.run.snapshots ? row : -1;
+          }
+        }
       }
+      if (to >= 0)
+        store(last ? a_.state_out : a_.snapshot, to, last ? call_.out : call_.snapshot, h);
+      if (last) return;
     }
   }
 
  private:
-  __device__ __forceinline__ void store(const Floats<4>& x, int row,
-                                        const float (&h)[R][CW]) const {
-    if (row >= 0)
-      lane_.store_whole(x.view.template as<float>() + x.offset(row, lane_.head, 0, lane_.first),
-                        StateOrder::columns, x.view.stride[2], x.view.stride[3], h);
+  // Loads are volatile, so that none waits for the rows.  Streaming hints cost an eighth where
+  // the state is written too.
+  static __device__ __forceinline__ void ask_four(const float* from, float (&x)[CW]) {
+    asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
+                 : "l"(from)
+                 : "memory");
   }
-  // A token; `outputs`: its element of o is stored, at `at`.
-  __device__ __forceinline__ void step(const float* rows, bool outputs, int64_t at,
-                                       float (&h)[R][CW]) const {
-    const float4 four = *reinterpret_cast<const float4*>(rows + lane_.local);
+  static __device__ __forceinline__ void ask_four(const Bf16* from, float (&x)[CW]) {
+    uint32_t two[2];
+    asm volatile("ld.global.v2.b32 {%0, %1}, [%2];"
+                 : "=r"(two[0]), "=r"(two[1])
+                 : "l"(from)
+                 : "memory");
+#pragma unroll
+    for (int j = 0; j < CW; ++j)
+      x[j] = float_of(j % 2 ? two[j / 2] & 0xffff0000u : two[j / 2] << 16);
+  }
+  // visit(pointer, four) for the lane's pieces as they lie: rows of columns, or columns of rows.
+  template <class Visit>
+  __device__ __forceinline__ void each_state_four(const Floats<4>& x, int64_t state,
+                                                  StateOrder order, Tile& h, Visit visit) const {
+    const int64_t by_row = x.view.stride[2];
+    const int64_t step = order == StateOrder::columns ? by_row : x.view.stride[3];
+    const int64_t first = x.offset(state, int64_t{item_.head}, 4 * ld_, column());
+    const auto all = [&](auto* from) {
+#pragma unroll
+      for (int m = 0; m < 4; ++m)
+#pragma unroll
+        for (int half = 0; half < Halves; ++half)
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            visit(from + (D / 4 * m + 16 * half) * by_row + i * step, h[half][4 * m + i]);
+    };
+    if (x.dtype == FOVEA_F32)
+      all(x.view.template as<float>() + first);
+    else
+      all(x.view.template as<Bf16>() + first);
+  }
+  // Each 4 x 4 elements, transposed.
+  static __device__ __forceinline__ void turn(Tile& h) {
+#pragma unroll
+    for (int half = 0; half < Halves; ++half) Lane::turn(h[half]);
+  }
+  __device__ __forceinline__ void store(const Floats<4>& x, int64_t state, StateOrder order,
+                                        Tile& h) const {
+    if (order == StateOrder::rows) turn(h);
+    each_state_four(x, state, order, h, [](auto* to, const float(&four)[CW]) {
+      store4(to, sizeof(*to) == 4 ? FOVEA_F32 : FOVEA_BF16, 0, four);
+    });
+    if (order == StateOrder::rows) turn(h);
+  }
+  // visit(row past the lane's first one, its piece of the row)
+  template <class Visit>
+  static __device__ __forceinline__ void each_piece(Tile& h, Visit visit) {
+#pragma unroll
+    for (int m = 0; m < 4; ++m)
+#pragma unroll
+      for (int half = 0; half < Halves; ++half)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) visit(D / 4 * m + 16 * half + i, h[half][4 * m + i]);
+  }
+  // visit(x, its piece) for the lane's elements of a row in shared memory.
+  template <class Visit>
+  __device__ __forceinline__ void each(const float* row, Tile& h, Visit visit) const {
+#pragma unroll
+    for (int m = 0; m < 4; ++m)
+#pragma unroll
+      for (int half = 0; half < Halves; ++half) {
+        const float4 x = *reinterpret_cast<const float4*>(row + D / 4 * m + 16 * half + 4 * ld_);
+        visit(x.x, half, h[half][4 * m]), visit(x.y, half, h[half][4 * m + 1]);
+        visit(x.z, half, h[half][4 * m + 2]), visit(x.w, half, h[half][4 * m + 3]);
+      }
+  }
+  __device__ __forceinline__ int64_t column() const {
+    return int64_t{item_.slice} * (32 * call_.warps) + local_;
+  }
+  // The column whose element of o the lane stores.
+  __device__ __forceinline__ int64_t own() const {
+    return column() + ld_;
+  }
+
+  // The lane's part of x' H: its halves are added.
+  __device__ __forceinline__ void part(const float* row, Tile& h, float (&to)[CW]) const {
+    float sum[Halves][CW] = {};
+    each(row, h, [&](float x, int half, const float(&piece)[CW]) {
+#pragma unroll
+      for (int j = 0; j < CW; ++j) sum[half][j] = fmaf(x, piece[j], sum[half][j]);
+    });
+#pragma unroll
+    for (int j = 0; j < CW; ++j) to[j] = Halves == 2 ? sum[0][j] + sum[Halves - 1][j] : sum[0][j];
+  }
+  __device__ __forceinline__ void product(const float* row, Tile& h, float (&to)[CW]) const {
+    part(row, h, to);
+#pragma unroll
+    for (int j = 0; j < CW; ++j) to[j] = lanes_sum<4>(to[j]);
+  }
+  // H += x' y
+  __device__ __forceinline__ void add(const float* row, const float (&y)[CW], Tile& h) const {
+    each(row, h, [&](float x, int, float(&piece)[CW]) {
+#pragma unroll
+      for (int j = 0; j < CW; ++j) piece[j] = fmaf(x, y[j], piece[j]);
+    });
+  }
+  // H_(t-1) becomes H_t.
+  __device__ __forceinline__ void step(const float* rows, Tile& h) const {
+    const float4 four = *reinterpret_cast<const float4*>(rows + local_);
     const float4 scalars = *reinterpret_cast<const float4*>(rows + Rows::scalars);
     const float value[CW] = {four.x, four.y, four.z, four.w};
     float u[CW], z[CW];
-    if constexpr (Form == Recurrence::low_rank) lane_.product(rows + Rows::correction, h, z);
+    if constexpr (Form == Recurrence::low_rank) product(rows + Rows::correction, h, z);
     shrink(rows, scalars.z, scalars.y != 0, h);
-    if constexpr (Form == Recurrence::corrected) lane_.product(rows + Rows::correction, h, z);
+    if constexpr (Form == Recurrence::corrected) product(rows + Rows::correction, h, z);
 #pragma unroll
     for (int j = 0; j < CW; ++j)
       u[j] = Form == Recurrence::corrected ? fmaf(scalars.x, value[j], -z[j]) : value[j];
-    if constexpr (Form == Recurrence::low_rank) lane_.add(rows + Rows::low_b, z, 1, h);
-    lane_.add(rows + Rows::key, u, 1, h);
-    if (!outputs) return;
-#pragma unroll 1
-    for (int n = 0; n < static_cast<int>(call_.outputs); ++n, at += a_.o.view.stride[2])
-      output(rows + Rows::queries + n * D, at, value, h);
+    if constexpr (Form == Recurrence::low_rank) add(rows + Rows::low_b, z, h);
+    add(rows + Rows::key, u, h);
   }
-
-  __device__ __forceinline__ void shrink(const float* rows, float decay, bool zero,
-                                         float (&h)[R][CW]) const {
+  // Where no decay is 0 they multiply without a select.
+  __device__ __forceinline__ void shrink(const float* rows, float decay, bool zero, Tile& h) const {
     if constexpr (Keys) {
-      lane_.each(rows + Rows::decay, [&](int r, float x) {
+      each(rows + Rows::decay, h, [&](float x, int, float(&piece)[CW]) {
 #pragma unroll
-        for (int j = 0; j < CW; ++j) h[r][j] *= x;
+        for (int j = 0; j < CW; ++j) piece[j] *= x;
       });
       if (zero)
-        lane_.each(rows + Rows::decay, [&](int r, float x) {
+        each(rows + Rows::decay, h, [&](float x, int, float(&piece)[CW]) {
 #pragma unroll
-          for (int j = 0; j < CW; ++j) h[r][j] = x == 0 ? 0 : h[r][j];
+          for (int j = 0; j < CW; ++j) piece[j] = x == 0 ? 0 : piece[j];
         });
     } else if (a_.gate_head) {
+      each_piece(h, [&](int, float(&piece)[CW]) {
 #pragma unroll
-      for (int r = 0; r < R; ++r)
-#pragma unroll
-        for (int j = 0; j < CW; ++j) h[r][j] *= decay;
+        for (int j = 0; j < CW; ++j) piece[j] *= decay;
+      });
       if (zero)
-#pragma unroll
-        for (int r = 0; r < R; ++r)
-#pragma unroll
-          for (int j = 0; j < CW; ++j) h[r][j] = 0;
+        each_piece(h,
+                   [&](int, float(&piece)[CW]) { piece[0] = piece[1] = piece[2] = piece[3] = 0; });
     }
   }
-  __device__ __forceinline__ void output(const float* query, int64_t at, const float (&value)[CW],
-                                         const float (&h)[R][CW]) const {
-    float y[CW] = {};
-    lane_.each(query, [&](int r, float x) {
+  // The lane's element of a token's outputs.
+  __device__ __forceinline__ void outputs(const float* rows, int64_t token, int64_t at,
+                                          Tile& h) const {
+    const int count = static_cast<int>(call_.outputs);
+    const float value = rows[local_ + ld_];
+#pragma unroll 1
+    for (int n = 0; n < count; ++n, at += a_.o.view.stride[2]) {
+      const float* query = rows + Rows::queries + n * D;
+      float y[CW];
+      part(query, h, y);
+      float one = fmaf(a_.scale, sum_of_own(y), a_.added);
+      if constexpr (kAdditive<Form>)
+        if (a_.den) one /= *a_.den.at(item_.batch, token, int64_t{item_.head} * count + n);
+      if constexpr (kAdditive<Form>)
+        if (a_.bonus) {
+          const float own = a_.scale * dot(query + count * D, rows + Rows::key);
+          one += a_.bonus_of(__fmul_rn(own, value));  // never one operation with the sum
+        }
+      if (kAdditive<Form> && a_.skip)
+        one = fmaf(*a_.skip.at(int64_t{item_.head}, own()), value, one);
+      store_fp(a_.o.view.data, a_.o.dtype, at, one);
+    }
+  }
+  // Of two rows in shared memory, the same in all lanes.
+  __device__ __forceinline__ float dot(const float* x, const float* y) const {
+    float sum[Halves] = {};
+#pragma unroll 1
+    for (int m = 0; m < 4; ++m)
 #pragma unroll
-      for (int j = 0; j < CW; ++j) y[j] = fmaf(x, h[r][j], y[j]);
-    });
-    const int j = column_of_sum<Lanes>(lane_.ld);
-    float one = fmaf(a_.scale, sum_of_one<Lanes>(lane_.ld, y), a_.added);
-    if (a_.skip)
-      one = fmaf(*a_.skip.at(lane_.head, lane_.first + j),
-                 j & 2 ? (j & 1 ? value[3] : value[2]) : (j & 1 ? value[1] : value[0]), one);
-    if (lane_.ld % (Lanes / 4) == 0) store_fp(a_.o.view.data, a_.o.dtype, at, one);
+      for (int half = 0; half < Halves; ++half) {
+        const int at = D / 4 * m + 16 * half + 4 * ld_;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sum[half] = fmaf(x[at + i], y[at + i], sum[half]);
+      }
+    return lanes_sum<4>(Halves == 2 ? sum[0] + sum[Halves - 1] : sum[0]);
+  }
+  // The sum of lanes along d, of the lane's own column alone.
+  __device__ __forceinline__ float sum_of_own(const float (&x)[CW]) const {
+    const bool upper = ld_ & 2, odd = ld_ & 1;
+    float two[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      two[i] = (upper ? x[i + 2] : x[i]) + __shfl_xor_sync(~0u, upper ? x[i] : x[i + 2], 2);
+    return (odd ? two[1] : two[0]) + __shfl_xor_sync(~0u, odd ? two[0] : two[1], 1);
   }
 
   const Recur& a_;
   const RecurCall& call_;
-  const LaneOf<Lanes> lane_;
   const StepItem& item_;
+  const int ld_, local_;  // the lane along d, its first column in the block
 };
 
-// Pieces of a block's next item, where it and this one are, then the rows of this one's tokens.
-constexpr int kStepItemBytes = 2 * 64;
-template <Recurrence Form, bool Keys, int Lanes>
-int64_t step_bytes(const RecurCall& call) {
-  const int64_t size = StepRows<Form, Keys, R * Lanes>::size(call);
-  return int64_t{R * CW} * 4 * 32 * call.warps + kStepItemBytes + 4 * call.a.run.token_max * size;
-}
-
-template <Recurrence Form, bool Keys, int Lanes>
-__global__ void __launch_bounds__(kStepThreads, 2)
-    recur_steps_simt(const __grid_constant__ RecurCall call, uint32_t slices, uint32_t work) {
-  extern __shared__ __align__(16) float s_steps[];
-  using Walk = StepWalk<Form, Keys, Lanes>;
-  static_assert(2 * sizeof(StepItem) <= kStepItemBytes);
-  StepItem* items = reinterpret_cast<StepItem*>(s_steps + R * CW * blockDim.x);
-  float* rows = reinterpret_cast<float*>(items) + kStepItemBytes / 4;
+template <Recurrence Form, bool Keys, int Halves>
+__device__ __forceinline__ void step_block(const RecurCall& call, uint32_t slices, float* rows) {
+  using Walk = StepWalk<Form, Keys, Halves>;
+  const StepItem item(call, blockIdx.x, slices);
   const int size = StepRows<Form, Keys, Walk::D>::size(call);
-  // The first turn only asks for an item.
-  bool there = false;
-  for (uint32_t next = blockIdx.x, turn = 0;; next += gridDim.x, turn ^= 1) {
-    float h[R][CW];
-    const StepItem& item = items[turn];
-    if (there) {
-      __syncthreads();
-      StepMaker<Form, Keys, Walk::D>(call, item).all(item.count, size, rows);
-      __syncthreads();
-      copy_wait<0>();
-      Walk(call, item).take(s_steps, h);
-    }
-    const bool more = next < work;
-    if (more) {
-      const StepItem asked(call, next, slices);
-      if (there) StepMaker<Form, Keys, Walk::D>(call, asked).prefetch();
-      Walk(call, asked).request(s_steps);
-      copy_commit();
-      if (threadIdx.x == 0) items[turn ^ 1] = asked;
-    }
-    if (there) {
-      Walk(call, item).steps(rows, size, h);
-      Walk(call, item).store(h);
-    }
-    if (!more) break;
-    there = true;
-  }
+  const Walk walk(call, item);
+  typename Walk::Tile h;
+  walk.load(h);
+  StepMaker<Form, Keys, Walk::D>(call, item).all(item.count, size, rows);
+  __syncthreads();
+  walk.steps(rows, size, h);
 }
 
-template <Recurrence Form, bool Keys, int Lanes>
+// Eight warps a multiprocessor have 128 KB of states under way with D 128, twelve 96 KB with D 64.
+template <Recurrence Form, bool Keys, int Halves>
+__global__ void __launch_bounds__(32 * kStepWarps, Halves == 2 ? 2 : 3)
+    recur_steps_simt(const __grid_constant__ RecurCall call, uint32_t slices) {
+  extern __shared__ __align__(16) float s_steps[];
+  step_block<Form, Keys, Halves>(call, slices, s_steps);
+}
+
+template <Recurrence Form, bool Keys, int Halves>
 bool launch_steps(Context& ctx, const char* op, RecurCall call) {
   const Recur& a = call.a;
   const DeviceInfo& device = device_info(ctx);
-  const int64_t heads = a.run.count * a.heads;
-  const auto items = [&] { return heads * (a.e / columns_of(call)); };
-  while (columns_of(call) > kStepColumns) call.warps /= 2;
-  // Few heads: slices, while each has a multiprocessor of its own, and warps to make its rows.
-  while (call.warps % 2 == 0 && call.warps > std::max<int64_t>(2, a.run.token_max / 2) &&
-         2 * items() <= device.multiprocessors)
-    call.warps /= 2;
-  const int64_t bytes = step_bytes<Form, Keys, Lanes>(call), work = items();
-  if (bytes > device.shared_block_bytes || work > INT_MAX / 2) return false;
-  const int64_t blocks =
-      std::max<int64_t>(1, std::min<int64_t>(2 * kStepThreads / (32 * call.warps),
-                                             device.shared_sm_bytes / (bytes + 1024)));
-  launch<recur_steps_simt<Form, Keys, Lanes>>(
-      ctx, op, std::min(work, blocks * device.multiprocessors), 32 * call.warps, bytes, call,
-      static_cast<uint32_t>(a.e / columns_of(call)), static_cast<uint32_t>(work));
+  const int64_t columns = a.e / 32, warps = a.run.count * a.heads * columns;
+  // One token is fastest with two warps.  A draft takes more, which make its rows, but where heads
+  // are so few that multiprocessors would stay empty.
+  const bool few = a.run.token_max <= 4 && warps <= 2 * device.multiprocessors;
+  call.warps = a.run.token_max == 1 || few ? 2 : kStepWarps;
+  while (columns % call.warps) --call.warps;
+  const int64_t work = warps / call.warps;
+  const int64_t bytes = 4 * a.run.token_max * StepRows<Form, Keys, 64 * Halves>::size(call);
+  if (bytes > device.shared_block_bytes || work > INT_MAX) return false;
+  launch<recur_steps_simt<Form, Keys, Halves>>(ctx, op, work, 32 * call.warps, bytes, call,
+                                               static_cast<uint32_t>(columns / call.warps));
   return true;
 }
 
@@ -483,14 +543,14 @@ bool launch_steps(Context& ctx, const char* op, RecurCall call) {
 template <Recurrence Form>
 bool recur_steps(Context& ctx, const char* op, const RecurCall& call) {
   if (!serves_steps(call)) return false;
-  if (call.a.gate_key)
-    return call.lanes == 8 ? launch_steps<Form, true, 8>(ctx, op, call)
-                           : launch_steps<Form, true, 4>(ctx, op, call);
-  if constexpr (Form == Recurrence::low_rank)
-    return false;
-  else
-    return call.lanes == 8 ? launch_steps<Form, false, 8>(ctx, op, call)
-                           : launch_steps<Form, false, 4>(ctx, op, call);
+  const bool wide = call.a.d == 128;
+  if (Form == Recurrence::low_rank || call.a.gate_key)
+    return wide ? launch_steps<Form, true, 2>(ctx, op, call)
+                : launch_steps<Form, true, 1>(ctx, op, call);
+  if constexpr (Form != Recurrence::low_rank)
+    return wide ? launch_steps<Form, false, 2>(ctx, op, call)
+                : launch_steps<Form, false, 1>(ctx, op, call);
+  return false;
 }
 
 }  // namespace fovea::cuda
