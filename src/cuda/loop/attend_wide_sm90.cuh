@@ -1,0 +1,325 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sweep over wide keys on Hopper: o = softmax(scores(q k') + ...) v for 64 packed rows, k up to
+// 576 wide and v up to 512.  64 rows of o are half of the registers, so two warpgroups share them.
+//   A block is persistent.  A work item is as in attend_sm90.cuh.
+//   Producer: warpgroup 0 (feed_wide_sm90.cuh).
+//   Consumers: warpgroups 0 and 1 each own 256 columns of o.  They take key tiles in turn: the owner
+//   of a tile computes S and P of all 64 rows, and hands P to the other one.
+//   Mainloop of a warpgroup, for each tile i that it owns, from last to first:
+//     S of tile i and O += P V of tile i - 1, whose P is in shared memory, are in flight together
+//     P of tile i is computed under O, and handed on
+//     O += P V of tile i, P in registers
+//   The other warpgroup is half a step apart: its products run under this one's softmax.
+//   V rows past the sequence's last key are zeroed where the tensor goes on: 0 times NaN is NaN.
+//   Shared memory and mbarriers: WideShared90.
+//
+//   | named barrier | who arrives    | who waits      | what it guards                          |
+//   | 1 + n         | warpgroup n    | the other one  | P, maximum and scale of n's tile        |
+//   | 3             | both           | both           | sums of weights of a work item          |
+//   | 4 + n         | warpgroup n    | itself         | zeroed rows of V, the epilogue's word   |
+//
+//   One buffer of P is enough: n writes it after its own product with the other's P has ended.
+//
+// Policies: KeySource, Score, Mask and Epilogue as in attend_sm90.cuh.
+// FlashMLA; FlashAttention-3 (2407.08608).
+#pragma once
+#include "cuda/block/softmax.cuh"
+#include "cuda/loop/feed_wide_sm90.cuh"
+#include "cuda/tile/mma_sm80.cuh"
+
+namespace fovea::cuda {
+
+template <class Shape, KeySource Source, class Score, class Mask, class Epilogue>
+class WideConsumer90 {
+  static constexpr int Dtype = Shape::Dtype, BN = Shape::BN, kColumns = Shape::E / 2;
+  using Shared = WideShared90<Shape, Source, Mask>;
+  using Slot = typename Shared::Slot;
+  using KeyState = typename Shared::KeyState;
+  using Panel = typename Shape::Panel;
+  static constexpr int kHandOn = 1, kSums = 3, kOwn = 4;  // named barriers
+
+ public:
+  // A separate object: an object stays in memory until the loops over its arrays are unrolled.
+  struct Fragments {
+    float x[1][BN / 8][4], o[1][kColumns / 8][4], alpha[1][2];
+    uint32_t p[1][BN / 16][4], absent[BN / 32];
+  };
+
+  __device__ __forceinline__ WideConsumer90(const Attend& a, const Epilogue& epilogue, int group,
+                                            const Shared& shared, Fragments& f)
+      : a(a),
+        epilogue(epilogue),
+        shared(shared),
+        group(group),
+        lane(threadIdx.x % 32),
+        warp_row(threadIdx.x / 32 % 4 * 16),
+        x(f.x),
+        o(f.o),
+        alpha(f.alpha),
+        p(f.p),
+        absent(f.absent) {
+    absent[0] = absent[1] = 0;
+  }
+
+  __device__ __forceinline__ void run() {
+    for (;;) {
+      shared.tile_pipe().wait(slot);
+      const Slot& work = shared.work(slot);
+      if (__all_sync(~0u, work.tile.size == 0)) return;
+      shared.q_pipe().wait(q_at);
+      Item item(a, work);
+      if (group) item.n = work.before(item.n), before = at, at.next();
+#pragma unroll 1
+      for (item.i = group; item.i < item.steps; item.i += 2) step(item);
+      shared.q_pipe().release(q_at);
+      q_at.next();
+      if (item.i == item.steps)
+        last(item);
+      else
+        at = before;
+      finish(item);
+      __syncwarp();
+      shared.tile_pipe().release(slot);
+      slot.next();
+    }
+  }
+
+ private:
+  // A work item under way.
+  struct Item {
+    const Slot& work;
+    int n, i;         // the step of the walk, and how many came before it
+    const int steps;  // at least 1
+    const int begin, end;
+    const Score score;
+    OnlineSoftmax<1> state;
+
+    __device__ __forceinline__ Item(const Attend& a, const Slot& work)
+        : work(work),
+          n(sm90::uniform(work.last)),
+          i(0),
+          steps(max(sm90::uniform(work.count), 1)),
+          begin(sm90::uniform(work.mask.begin)),
+          end(sm90::uniform(work.mask.end)),
+          score(a, work.tile) {}
+  };
+
+  // Where a tile lies in the rings.
+  struct Place {
+    KeyState unit;
+    typename Shared::TailState tail;
+    __device__ void next() { unit = unit.plus(Shape::tile_units), tail.next(); }
+  };
+  // This warpgroup's half of V.
+  __device__ __forceinline__ KeyState values(const Place& tile) const {
+    return tile.unit.plus((Shape::v_in_k ? 0 : Shape::key_units) + group);
+  }
+
+  // S of the tile at `at`, in flight.
+  __device__ __forceinline__ void issue_scores() {
+    const uint32_t q = shared.q();
+    sm90::fence();
+#pragma unroll
+    for (int unit = 0; unit < Shape::key_units; ++unit) {
+      const KeyState k = at.unit.plus(unit);
+      shared.unit_pipe().wait(k);
+      const uint64_t rows = sm90::descriptor(q + unit * 4 * Panel::bytes),
+                     keys = sm90::descriptor(shared.unit(k));
+#pragma unroll
+      for (int step = 0; step < 16; ++step)
+        multiply(rows, keys, step, unit + step != 0);
+    }
+    if constexpr (Shape::has_tail) {
+      shared.tail_pipe().wait(at.tail);
+      const uint64_t rows = sm90::descriptor(q + Shape::key_units * 4 * Panel::bytes),
+                     keys = sm90::descriptor(shared.tail(at.tail));
+#pragma unroll
+      for (int step = 0; step < 4; ++step) multiply(rows, keys, step, true);
+    }
+    sm90::commit();
+  }
+  __device__ __forceinline__ void multiply(uint64_t rows, uint64_t keys, int step,
+                                           bool accumulate) {
+    const int k = step / 4 * (Panel::bytes / 16) + step % 4 * 2;
+    sm90::Wgmma<Dtype, BN>::template ss<0>(x[0], rows + k, keys + k, accumulate);
+  }
+
+  // What the other warpgroup found out about its tile, and the sums so far.
+  __device__ __forceinline__ void take(Item& item) {
+    sm90::named_barrier_sync(kHandOn + 1 - group, 256);
+    const float2* rows = shared.rows() + warp_row + lane / 4;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float2 row = rows[half * 8];
+      item.state.m[0][half] = row.x, alpha[0][half] = row.y;
+      item.state.l[0][half] *= row.y;
+    }
+    rescale();
+  }
+  __device__ __forceinline__ void rescale() {
+    if (__any_sync(~0u, alpha[0][0] != 1.f || alpha[0][1] != 1.f))
+      OnlineSoftmax<1>::rescale_o(o, alpha);
+  }
+  // O += P V, P in shared memory.
+  __device__ __forceinline__ void issue_others(KeyState v, bool accumulate) {
+    sm90::fence();
+    sm90::product_panel<Dtype>(o[0], sm90::descriptor(sm90::uniform(shared.weights())),
+                               sm90::descriptor(shared.unit(v), Panel::bytes), accumulate);
+    sm90::commit();
+  }
+  // Zeroes V past the last key in the work item's first tile.
+  __device__ __forceinline__ void zero_tail(const Item& item, KeyState v) const {
+    const int from = max(item.work.tile.keys - item.work.key_tile(item.work.last) * BN, 0);
+    for (uint32_t to = from * kPanelRowBytes + threadIdx.x % 128 * 16; to < Panel::bytes;
+         to += 128 * 16)
+#pragma unroll
+      for (int panel = 0; panel < 4; ++panel)
+        sm90::store_zeros(shared.unit(v) + panel * Panel::bytes + to);
+    sm90::fence_shared();
+    sm90::named_barrier_sync(kOwn + group, 128);
+  }
+
+  // The scores of tile `at` are there: all of K that is not V may be overwritten.
+  __device__ __forceinline__ void retire_scores() {
+    sm90::pin(x[0]);
+    if (a.sequences.page) {
+      absent[0] = shared.absent(at.unit)[0], absent[1] = shared.absent(at.unit)[1];
+      __syncwarp();
+    }
+    if constexpr (Shape::has_tail) shared.tail_pipe().release(at.tail);
+    if constexpr (!Shape::v_in_k)
+#pragma unroll
+      for (int unit = 0; unit < Shape::key_units; ++unit)
+        shared.unit_pipe().release(at.unit.plus(unit));
+  }
+  __device__ __forceinline__ void weigh(Item& item) {
+    const int key = item.work.key_tile(item.n) * BN, row = item.work.tile.begin + warp_row;
+    item.score.apply(x, key, row);
+    if ((item.n < item.begin) | (item.n >= item.end)) item.work.mask.apply(x, key, row);
+    if (absent[0] | absent[1]) {  // of a copy the bits become predicates at once (R2P)
+      const uint32_t words[BN / 32] = {absent[0], absent[1]};
+      hide_absent(x, words);
+    }
+    item.state.weigh(x, alpha, item.score.factor);
+    pack_operand<Dtype>(p, x);
+    item.n = item.work.before(item.work.before(item.n));
+  }
+  // P of this warpgroup's tile, for the other one.
+  __device__ __forceinline__ void hand_on(const Item& item) {
+    const uint32_t to =
+        shared.weights() + Panel::at(warp_row + outer_row(lane), outer_chunk(lane));
+#pragma unroll
+    for (int k = 0; k < BN / 16; ++k) sm90::store_matrices(Panel::pair(to, k), p[0][k]);
+    if (lane % 4 == 0)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        shared.rows()[warp_row + lane / 4 + half * 8] = {item.state.m[0][half], alpha[0][half]};
+    sm90::fence_shared();
+    sm90::named_barrier_arrive(kHandOn + group, 256);
+  }
+
+  // Tile i, which is this warpgroup's, and P V of the one before.  Before the first there is none:
+  // its product is with other values, and is overwritten.
+  __device__ __forceinline__ void step(Item& item) {
+    const bool first = item.i == 0, tail = __any_sync(~0u, item.work.zero_tail);
+    const KeyState v = values(at), v_before = first ? at.unit : values(before);
+    issue_scores();
+    if (!first) {
+      take(item);
+      shared.unit_pipe().wait(v_before);
+      if (tail && item.i == 1) zero_tail(item, v_before);
+    }
+    issue_others(v_before, item.i > 1);
+    sm90::wait<1>();
+    retire_scores();
+    weigh(item);
+    sm90::wait<0>();
+    sm90::pin(o[0]);
+    if (!first) shared.unit_pipe().release(v_before);
+    hand_on(item);
+    shared.unit_pipe().wait(v);
+    if (tail && first) zero_tail(item, v);
+    rescale();
+    sm90::fence();
+    sm90::product_columns<Dtype>(o[0], p[0], sm90::descriptor(shared.unit(v), Panel::bytes),
+                                 !first);
+    sm90::commit();
+    sm90::wait<0>();
+    sm90::pin(o[0]);
+    shared.unit_pipe().release(v);
+    before = at, before.next();
+    at = before, at.next();
+  }
+
+  // P V of the last tile, which is the other warpgroup's.
+  __device__ __forceinline__ void last(Item& item) {
+    const KeyState v = values(before);
+    take(item);
+    shared.unit_pipe().wait(v);
+    if (item.steps == 1 && __any_sync(~0u, item.work.zero_tail)) zero_tail(item, v);
+    issue_others(v, item.steps > 1);
+    sm90::wait<0>();
+    sm90::pin(o[0]);
+    shared.unit_pipe().release(v);
+  }
+
+  __device__ __forceinline__ void finish(Item& item) {
+    const RowTile& tile = item.work.tile;
+    float own[2], sum[2];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      own[half] = item.state.total(0, half);
+      if (lane % 4 == 0) shared.sums(slot, group)[warp_row + lane / 4 + half * 8] = own[half];
+    }
+    sm90::named_barrier_sync(kSums, 256);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = warp_row + lane / 4 + half * 8;
+      sum[half] = shared.sums(slot, 0)[row] + shared.sums(slot, 1)[row];
+    }
+    each_row<1>(tile.begin + warp_row, [&](int i, int half, int m) {
+      epilogue.template store<Dtype>(a, tile, m, m < tile.begin + tile.size, item.work.split,
+                                     item.state.top(i, half, item.score.factor), sum[half], o[i],
+                                     half, group * kColumns);
+    });
+    const auto sync = [&] { sm90::named_barrier_sync(kOwn + group, 128); };
+    epilogue.done(a, tile, item.work.number * 2 + group, shared.word(group), sync,
+                  group * kColumns, (group + 1) * kColumns);
+  }
+
+  const Attend& a;
+  const Epilogue& epilogue;
+  const Shared& shared;
+  const int group, lane, warp_row;
+  typename Shared::TileState slot;
+  typename Shared::QState q_at;
+  Place at, before;  // of this warpgroup's tile, and of the one before it
+  float (&x)[1][BN / 8][4], (&o)[1][kColumns / 8][4], (&alpha)[1][2];
+  uint32_t (&p)[1][BN / 16][4], (&absent)[BN / 32];
+};
+
+template <class Shape, KeySource Source, TileScore Score, TileMask Mask, class Epilogue>
+__global__ void __launch_bounds__(Shape::threads, 1)
+    attend_wide_sm90(const __grid_constant__ Attend a, const __grid_constant__ AttendGrid grid,
+                     const __grid_constant__ WideMaps maps,
+                     const __grid_constant__ TileOrder order,
+                     const __grid_constant__ DynamicSchedule schedule,
+                     const __grid_constant__ Epilogue epilogue) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const WideShared90<Shape, Source, Mask> shared(memory);
+  const int warp = sm90::uniform(threadIdx.x / 32);
+  if (threadIdx.x == 32) sm90::prefetch_map(maps.k), sm90::prefetch_map(maps.v);
+  if (threadIdx.x == 0) shared.init();
+  __syncthreads();
+  if (warp < 4) {
+    sm90::setmaxnreg_dec<Shape::producer_regs>();
+    WideProducer90<Shape, Source, Mask>{{a, grid, maps, shared}}.run(warp, order, schedule);
+  } else {
+    sm90::setmaxnreg_inc<Shape::consumer_regs>();
+    using Consumer = WideConsumer90<Shape, Source, Score, Mask, Epilogue>;
+    typename Consumer::Fragments fragments;
+    Consumer(a, epilogue, warp / 4 - 1, shared, fragments).run();
+  }
+}
+
+}  // namespace fovea::cuda
