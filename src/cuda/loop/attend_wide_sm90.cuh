@@ -58,7 +58,7 @@ class WideConsumer90 {
         alpha(f.alpha),
         p(f.p),
         absent(f.absent) {
-    absent[0] = absent[1] = 0;
+    absent[0] = absent[1] = 0, alpha[0][0] = alpha[0][1] = 1;
   }
 
   __device__ __forceinline__ void run() {
@@ -70,13 +70,14 @@ class WideConsumer90 {
       Item item(a, work);
       if (group) item.n = work.before(item.n), before = at, at.next();
 #pragma unroll 1
-      for (item.i = group; item.i < item.steps; item.i += 2) step(item);
+      for (item.i = group; item.i < item.steps; item.i += 2) {
+        weigh_tile(item);
+        if (item.i + 1 == item.steps) break;
+        add_own(item);
+      }
       shared.q_pipe().release(q_at);
       q_at.next();
-      if (item.i == item.steps)
-        last(item);
-      else
-        at = before;
+      add_last(item);
       finish(item);
       __syncwarp();
       shared.tile_pipe().release(slot);
@@ -144,21 +145,20 @@ class WideConsumer90 {
     sm90::Wgmma<Dtype, BN>::template ss<0>(x[0], rows + k, keys + k, accumulate);
   }
 
-  // What the other warpgroup found out about its tile, and the sums so far.
-  __device__ __forceinline__ void take(Item& item) {
-    sm90::named_barrier_sync(kHandOn + 1 - group, 256);
+  // What the other warpgroup found out about its tile, if there is one, and the sums so far.  In no
+  // branch: products may be in flight.
+  __device__ __forceinline__ void take(Item& item, bool others) {
+    if (others) sm90::named_barrier_sync(kHandOn + 1 - group, 256);
     const float2* rows = shared.rows() + warp_row + lane / 4;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float2 row = rows[half * 8];
-      item.state.m[0][half] = row.x, alpha[0][half] = row.y;
-      item.state.l[0][half] *= row.y;
+      item.state.m[0][half] = others ? row.x : item.state.m[0][half];
+      const float scale = others ? row.y : 1.f;
+      item.state.l[0][half] *= scale;
+      alpha[0][half] = others ? scale : alpha[0][half];
     }
-    rescale();
-  }
-  __device__ __forceinline__ void rescale() {
-    if (__any_sync(~0u, alpha[0][0] != 1.f || alpha[0][1] != 1.f))
-      OnlineSoftmax<1>::rescale_o(o, alpha);
+    OnlineSoftmax<1>::rescale_o(o, alpha);
   }
   // O += P V, P in shared memory.
   __device__ __forceinline__ void issue_others(KeyState v, bool accumulate) {
@@ -167,8 +167,9 @@ class WideConsumer90 {
                                sm90::descriptor(shared.unit(v), Panel::bytes), accumulate);
     sm90::commit();
   }
-  // Zeroes V past the last key in the work item's first tile.
+  // Zeroes V past the last key, where the work item's first tile has such rows.
   __device__ __forceinline__ void zero_tail(const Item& item, KeyState v) const {
+    if (!__any_sync(~0u, item.work.zero_tail)) return;
     const int from = max(item.work.tile.keys - item.work.key_tile(item.work.last) * BN, 0);
     for (uint32_t to = from * kPanelRowBytes + threadIdx.x % 128 * 16; to < Panel::bytes;
          to += 128 * 16)
@@ -218,31 +219,36 @@ class WideConsumer90 {
     sm90::named_barrier_arrive(kHandOn + group, 256);
   }
 
-  // Tile i, which is this warpgroup's, and P V of the one before.  Before the first there is none:
-  // its product is with other values, and is overwritten.
-  __device__ __forceinline__ void step(Item& item) {
-    const bool first = item.i == 0, tail = __any_sync(~0u, item.work.zero_tail);
-    const KeyState v = values(at), v_before = first ? at.unit : values(before);
+  // P of tile i, which is this warpgroup's, and O += P V of the one before.  Before the first there
+  // is none: its product is with other values, and is overwritten.
+  __device__ __forceinline__ void weigh_tile(Item& item) {
+    const bool first = item.i == 0;
+    const KeyState v = first ? at.unit : values(before);
     issue_scores();
-    if (!first) {
-      take(item);
-      shared.unit_pipe().wait(v_before);
-      if (tail && item.i == 1) zero_tail(item, v_before);
-    }
-    issue_others(v_before, item.i > 1);
+    sm90::wait<1>();  // of nothing: it tells the compiler that O is at rest
+    sm90::pin(o[0]);
+    take(item, !first);
+    if (!first) shared.unit_pipe().wait(v);
+    if (item.i == 1) zero_tail(item, v);
+    issue_others(v, item.i > 1);
     sm90::wait<1>();
     retire_scores();
     weigh(item);
     sm90::wait<0>();
     sm90::pin(o[0]);
-    if (!first) shared.unit_pipe().release(v_before);
+    if (!first) shared.unit_pipe().release(v);
     hand_on(item);
+  }
+  // O += P V of the same tile.
+  __device__ __forceinline__ void add_own(Item& item) {
+    const KeyState v = values(at);
     shared.unit_pipe().wait(v);
-    if (tail && first) zero_tail(item, v);
-    rescale();
+    if (item.i == 0) zero_tail(item, v);
+    if (__any_sync(~0u, alpha[0][0] != 1.f || alpha[0][1] != 1.f))
+      OnlineSoftmax<1>::rescale_o(o, alpha);
     sm90::fence();
     sm90::product_columns<Dtype>(o[0], p[0], sm90::descriptor(shared.unit(v), Panel::bytes),
-                                 !first);
+                                 item.i > 0);
     sm90::commit();
     sm90::wait<0>();
     sm90::pin(o[0]);
@@ -250,17 +256,19 @@ class WideConsumer90 {
     before = at, before.next();
     at = before, at.next();
   }
-
-  // P V of the last tile, which is the other warpgroup's.
-  __device__ __forceinline__ void last(Item& item) {
-    const KeyState v = values(before);
-    take(item);
+  // The same of the last tile: whoever computed its P, it is in shared memory.
+  __device__ __forceinline__ void add_last(Item& item) {
+    const bool own = item.i + 1 == item.steps;
+    const KeyState v = values(own ? at : before);
+    take(item, !own);
+    if (own) sm90::named_barrier_sync(kOwn + group, 128);
     shared.unit_pipe().wait(v);
-    if (item.steps == 1 && __any_sync(~0u, item.work.zero_tail)) zero_tail(item, v);
+    if (item.steps == 1) zero_tail(item, v);
     issue_others(v, item.steps > 1);
     sm90::wait<0>();
     sm90::pin(o[0]);
     shared.unit_pipe().release(v);
+    if (own) at.next();
   }
 
   __device__ __forceinline__ void finish(Item& item) {

@@ -176,7 +176,8 @@ struct WideProducer90
     }
     template <class Pipe>
     __device__ __forceinline__ void acquire(const Pipe& pipe, const typename Pipe::State& at) {
-      if (under_way == 4 || !sm90::barrier_test(pipe.empty(at), at.phase ^ 1)) hand_on();
+      const bool empty = sm90::barrier_test(pipe.empty(at), at.phase ^ 1);
+      if (under_way == 4 || !__all_sync(~0u, empty)) hand_on();
       pipe.acquire(at);
     }
 
