@@ -13,8 +13,11 @@ class Wide {
 
   Wide() {
     for (int dtype : {FOVEA_BF16, FOVEA_F16})
-      for (const Kind& kind : {Kind{576, 512, true}, {512, 512, true}, {576, 512, false},
-                               {512, 512, false}, {256, 512, false}}) {
+      for (const Kind& kind : {Kind{576, 512, true},
+                               {512, 512, true},
+                               {576, 512, false},
+                               {512, 512, false},
+                               {256, 512, false}}) {
         AttentionCase c;
         c.note = "wide", c.dtype = dtype, c.d = kind.d, c.e = kind.e;
         c.shared = kind.v_in_k ? Shared::v_in_k : Shared::none;
@@ -133,10 +136,15 @@ class Wide {
       bool v_in_k;
       const char* kernel;
     };
-    for (const Width& w :
-         {Width{264, 256, true, "d512.v_in_k"}, {320, 256, false, "d512"}, {384, 384, true, "d512.v_in_k"},
-          {520, 8, true, "d576.v_in_k"}, {528, 264, false, "d576"}, {64, 512, false, "d256"},
-          {192, 320, false, "d256"}, {8, 264, false, "d256"}, {576, 8, false, "d576"}}) {
+    for (const Width& w : {Width{264, 256, true, "d512.v_in_k"},
+                           {320, 256, false, "d512"},
+                           {384, 384, true, "d512.v_in_k"},
+                           {520, 8, true, "d576.v_in_k"},
+                           {528, 264, false, "d576"},
+                           {64, 512, false, "d256"},
+                           {192, 320, false, "d256"},
+                           {8, 264, false, "d256"},
+                           {576, 8, false, "d576"}}) {
       c.d = w.d, c.e = w.e, c.shared = w.v_in_k ? Shared::v_in_k : Shared::none;
       kernel_ = std::string("sm90_wide.bf16.") + w.kernel;
       for (int64_t page : {0, 9, 32}) {

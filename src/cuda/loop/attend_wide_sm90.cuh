@@ -3,9 +3,9 @@
 // 576 wide and v up to 512.  64 rows of o are half of the registers, so two warpgroups share them.
 //   A block is persistent.  A work item is as in attend_sm90.cuh.
 //   Producer: warpgroup 0 (feed_wide_sm90.cuh).
-//   Consumers: warpgroups 0 and 1 each own 256 columns of o.  They take key tiles in turn: the owner
-//   of a tile computes S and P of all 64 rows, and hands P to the other one.
-//   Mainloop of a warpgroup, for each tile i that it owns, from last to first:
+//   Consumers: warpgroups 0 and 1 each own 256 columns of o.  They take key tiles in turn: the
+//   owner of a tile computes S and P of all 64 rows, and hands P to the other one. Mainloop of a
+//   warpgroup, for each tile i that it owns, from last to first:
 //     S of tile i and O += P V of tile i - 1, whose P is in shared memory, are in flight together
 //     P of tile i is computed under O, and handed on
 //     O += P V of tile i, P in registers
@@ -16,7 +16,7 @@
 //   | named barrier | who arrives    | who waits      | what it guards                          |
 //   | 1 + n         | warpgroup n    | the other one  | P, maximum and scale of n's tile        |
 //   | 3             | both           | both           | sums of weights of a work item          |
-//   | 4 + n         | warpgroup n    | itself         | zeroed rows of V, the epilogue's word   |
+//   | 4 + n         | warpgroup n    | itself         | zeroed rows of V, its last P            |
 //
 //   One buffer of P is enough: n writes it after its own product with the other's P has ended.
 //
@@ -34,7 +34,7 @@ class WideConsumer90 {
   static constexpr int Dtype = Shape::Dtype, BN = Shape::BN, kColumns = Shape::E / 2;
   using Shared = WideShared90<Shape, Source, Mask>;
   using Slot = typename Shared::Slot;
-  using KeyState = typename Shared::KeyState;
+  using Place = typename Shared::Place;
   using Panel = typename Shape::Panel;
   static constexpr int kHandOn = 1, kSums = 3, kOwn = 4;  // named barriers
 
@@ -68,9 +68,9 @@ class WideConsumer90 {
       if (__all_sync(~0u, work.tile.size == 0)) return;
       shared.q_pipe().wait(q_at);
       Item item(a, work);
-      if (group) item.n = work.before(item.n), before = at, at.next();
+      if ((at.number + group) % 2) item.pass(), before = at, at.next();
 #pragma unroll 1
-      for (item.i = group; item.i < item.steps; item.i += 2) {
+      for (; item.i < item.steps; item.pass(), item.pass()) {
         weigh_tile(item);
         if (item.i + 1 == item.steps) break;
         add_own(item);
@@ -103,46 +103,24 @@ class WideConsumer90 {
           begin(sm90::uniform(work.mask.begin)),
           end(sm90::uniform(work.mask.end)),
           score(a, work.tile) {}
+    __device__ __forceinline__ void pass() { ++i, n = work.before(n); }
   };
 
-  // Where a tile lies in the rings.
-  struct Place {
-    KeyState unit;
-    typename Shared::TailState tail;
-    __device__ void next() { unit = unit.plus(Shape::tile_units), tail.next(); }
-  };
-  // This warpgroup's half of V.
-  __device__ __forceinline__ KeyState values(const Place& tile) const {
-    return tile.unit.plus((Shape::v_in_k ? 0 : Shape::key_units) + group);
-  }
-
-  // S of the tile at `at`, in flight.
+  // S of tile `at`, in flight as a group of products for each part of K.
   __device__ __forceinline__ void issue_scores() {
-    const uint32_t q = shared.q();
-    sm90::fence();
 #pragma unroll
-    for (int unit = 0; unit < Shape::key_units; ++unit) {
-      const KeyState k = at.unit.plus(unit);
-      shared.unit_pipe().wait(k);
-      const uint64_t rows = sm90::descriptor(q + unit * 4 * Panel::bytes),
-                     keys = sm90::descriptor(shared.unit(k));
+    for (int part = 0; part < Shape::parts; ++part) {
+      shared.wait_keys(at.number, part);
+      const uint64_t q = sm90::descriptor(shared.q() + part * Shape::Unit::bytes),
+                     k = sm90::descriptor(shared.keys(at.number, part));
+      sm90::fence();
 #pragma unroll
-      for (int step = 0; step < 16; ++step)
-        multiply(rows, keys, step, unit + step != 0);
+      for (int step = 0; step < (part < Shape::key_units ? 16 : 4); ++step) {
+        const int to = step / 4 * (Panel::bytes / 16) + step % 4 * 2;
+        sm90::Wgmma<Dtype, BN>::template ss<0>(x[0], q + to, k + to, part + step != 0);
+      }
+      sm90::commit();
     }
-    if constexpr (Shape::has_tail) {
-      shared.tail_pipe().wait(at.tail);
-      const uint64_t rows = sm90::descriptor(q + Shape::key_units * 4 * Panel::bytes),
-                     keys = sm90::descriptor(shared.tail(at.tail));
-#pragma unroll
-      for (int step = 0; step < 4; ++step) multiply(rows, keys, step, true);
-    }
-    sm90::commit();
-  }
-  __device__ __forceinline__ void multiply(uint64_t rows, uint64_t keys, int step,
-                                           bool accumulate) {
-    const int k = step / 4 * (Panel::bytes / 16) + step % 4 * 2;
-    sm90::Wgmma<Dtype, BN>::template ss<0>(x[0], rows + k, keys + k, accumulate);
   }
 
   // What the other warpgroup found out about its tile, if there is one, and the sums so far.  In no
@@ -161,21 +139,21 @@ class WideConsumer90 {
     OnlineSoftmax<1>::rescale_o(o, alpha);
   }
   // O += P V, P in shared memory.
-  __device__ __forceinline__ void issue_others(KeyState v, bool accumulate) {
+  __device__ __forceinline__ void issue_others(uint32_t v, bool accumulate) {
     sm90::fence();
     sm90::product_panel<Dtype>(o[0], sm90::descriptor(sm90::uniform(shared.weights())),
-                               sm90::descriptor(shared.unit(v), Panel::bytes), accumulate);
+                               sm90::descriptor(v, Panel::bytes), accumulate);
     sm90::commit();
   }
   // Zeroes V past the last key, where the work item's first tile has such rows.
-  __device__ __forceinline__ void zero_tail(const Item& item, KeyState v) const {
+  __device__ __forceinline__ void zero_tail(const Item& item, const Place& tile) const {
     if (!__any_sync(~0u, item.work.zero_tail)) return;
     const int from = max(item.work.tile.keys - item.work.key_tile(item.work.last) * BN, 0);
     for (uint32_t to = from * kPanelRowBytes + threadIdx.x % 128 * 16; to < Panel::bytes;
          to += 128 * 16)
 #pragma unroll
       for (int panel = 0; panel < 4; ++panel)
-        sm90::store_zeros(shared.unit(v) + panel * Panel::bytes + to);
+        sm90::store_zeros(shared.values(tile, group) + panel * Panel::bytes + to);
     sm90::fence_shared();
     sm90::named_barrier_sync(kOwn + group, 128);
   }
@@ -184,14 +162,12 @@ class WideConsumer90 {
   __device__ __forceinline__ void retire_scores() {
     sm90::pin(x[0]);
     if (a.sequences.page) {
-      absent[0] = shared.absent(at.unit)[0], absent[1] = shared.absent(at.unit)[1];
+      absent[0] = shared.absent(at.number)[0], absent[1] = shared.absent(at.number)[1];
       __syncwarp();
     }
-    if constexpr (Shape::has_tail) shared.tail_pipe().release(at.tail);
-    if constexpr (!Shape::v_in_k)
 #pragma unroll
-      for (int unit = 0; unit < Shape::key_units; ++unit)
-        shared.unit_pipe().release(at.unit.plus(unit));
+    for (int part = Shape::v_in_k ? Shape::key_units : 0; part < Shape::parts; ++part)
+      shared.release_keys(at.number, part);
   }
   __device__ __forceinline__ void weigh(Item& item) {
     const int key = item.work.key_tile(item.n) * BN, row = item.work.tile.begin + warp_row;
@@ -203,12 +179,10 @@ class WideConsumer90 {
     }
     item.state.weigh(x, alpha, item.score.factor);
     pack_operand<Dtype>(p, x);
-    item.n = item.work.before(item.work.before(item.n));
   }
   // P of this warpgroup's tile, for the other one.
   __device__ __forceinline__ void hand_on(const Item& item) {
-    const uint32_t to =
-        shared.weights() + Panel::at(warp_row + outer_row(lane), outer_chunk(lane));
+    const uint32_t to = shared.weights() + Panel::at(warp_row + outer_row(lane), outer_chunk(lane));
 #pragma unroll
     for (int k = 0; k < BN / 16; ++k) sm90::store_matrices(Panel::pair(to, k), p[0][k]);
     if (lane % 4 == 0)
@@ -220,55 +194,53 @@ class WideConsumer90 {
   }
 
   // P of tile i, which is this warpgroup's, and O += P V of the one before.  Before the first there
-  // is none: its product is with other values, and is overwritten.
+  // is none: its product is with keys, and is overwritten.
   __device__ __forceinline__ void weigh_tile(Item& item) {
     const bool first = item.i == 0;
-    const KeyState v = first ? at.unit : values(before);
     issue_scores();
-    sm90::wait<1>();  // of nothing: it tells the compiler that O is at rest
+    sm90::wait<Shape::parts>();  // for nothing: it tells the compiler that O is at rest
     sm90::pin(o[0]);
     take(item, !first);
-    if (!first) shared.unit_pipe().wait(v);
-    if (item.i == 1) zero_tail(item, v);
-    issue_others(v, item.i > 1);
+    if (!first) shared.wait_values(before, group);
+    if (item.i == 1) zero_tail(item, before);
+    issue_others(first ? shared.keys(at.number, 0) : shared.values(before, group), item.i > 1);
     sm90::wait<1>();
     retire_scores();
     weigh(item);
     sm90::wait<0>();
     sm90::pin(o[0]);
-    if (!first) shared.unit_pipe().release(v);
+    if (!first) shared.release_values(before, group);
     hand_on(item);
   }
   // O += P V of the same tile.
   __device__ __forceinline__ void add_own(Item& item) {
-    const KeyState v = values(at);
-    shared.unit_pipe().wait(v);
-    if (item.i == 0) zero_tail(item, v);
+    shared.wait_values(at, group);
+    if (item.i == 0) zero_tail(item, at);
     if (__any_sync(~0u, alpha[0][0] != 1.f || alpha[0][1] != 1.f))
       OnlineSoftmax<1>::rescale_o(o, alpha);
     sm90::fence();
-    sm90::product_columns<Dtype>(o[0], p[0], sm90::descriptor(shared.unit(v), Panel::bytes),
-                                 item.i > 0);
+    sm90::product_columns<Dtype>(
+        o[0], p[0], sm90::descriptor(shared.values(at, group), Panel::bytes), item.i > 0);
     sm90::commit();
     sm90::wait<0>();
     sm90::pin(o[0]);
-    shared.unit_pipe().release(v);
+    shared.release_values(at, group);
     before = at, before.next();
     at = before, at.next();
   }
   // The same of the last tile: whoever computed its P, it is in shared memory.
   __device__ __forceinline__ void add_last(Item& item) {
     const bool own = item.i + 1 == item.steps;
-    const KeyState v = values(own ? at : before);
+    if (!own) at = before;
     take(item, !own);
     if (own) sm90::named_barrier_sync(kOwn + group, 128);
-    shared.unit_pipe().wait(v);
-    if (item.steps == 1) zero_tail(item, v);
-    issue_others(v, item.steps > 1);
+    shared.wait_values(at, group);
+    if (item.steps == 1) zero_tail(item, at);
+    issue_others(shared.values(at, group), item.steps > 1);
     sm90::wait<0>();
     sm90::pin(o[0]);
-    shared.unit_pipe().release(v);
-    if (own) at.next();
+    shared.release_values(at, group);
+    at.next();
   }
 
   __device__ __forceinline__ void finish(Item& item) {
@@ -290,9 +262,6 @@ class WideConsumer90 {
                                      item.state.top(i, half, item.score.factor), sum[half], o[i],
                                      half, group * kColumns);
     });
-    const auto sync = [&] { sm90::named_barrier_sync(kOwn + group, 128); };
-    epilogue.done(a, tile, item.work.number * 2 + group, shared.word(group), sync,
-                  group * kColumns, (group + 1) * kColumns);
   }
 
   const Attend& a;
@@ -309,8 +278,7 @@ class WideConsumer90 {
 template <class Shape, KeySource Source, TileScore Score, TileMask Mask, class Epilogue>
 __global__ void __launch_bounds__(Shape::threads, 1)
     attend_wide_sm90(const __grid_constant__ Attend a, const __grid_constant__ AttendGrid grid,
-                     const __grid_constant__ WideMaps maps,
-                     const __grid_constant__ TileOrder order,
+                     const __grid_constant__ WideMaps maps, const __grid_constant__ TileOrder order,
                      const __grid_constant__ DynamicSchedule schedule,
                      const __grid_constant__ Epilogue epilogue) {
   extern __shared__ __align__(1024) unsigned char memory[];

@@ -21,16 +21,15 @@ struct MergingEpilogue {
 
   template <int Dtype, int N>
   __device__ void store(const Attend& a, const RowTile& tile, int m, bool valid, int split,
-                        float top, float sum, const float (&o)[N][4], int half,
-                        int column = 0) const {
+                        float top, float sum, const float (&o)[N][4], int half) const {
     if (splits == 1) {
-      DirectEpilogue().store<Dtype>(a, tile, m, valid, split, top, sum, o, half, column);
+      DirectEpilogue().store<Dtype>(a, tile, m, valid, split, top, sum, o, half);
       return;
     }
     if (!valid) return;
     const Row row(a, tile, m);
     const int64_t at = split * parts.rows + row.partial;
-    store_wide(parts.o + at * parts.e + column, static_cast<int>(a.e) - column, o, half,
+    store_wide(parts.o + at * parts.e, static_cast<int>(a.e), o, half,
                sum == 0.f ? 0.f : __frcp_rn(sum));
     if (threadIdx.x % 4 == 0)
       parts.lse[at] = sum == 0.f ? kNegativeInfinity : (top + log2f(sum)) * kLn2;
@@ -59,16 +58,15 @@ struct MergingEpilogue {
   }
 
   // After all rows of a tile are stored.  sync: its warps' barrier; word: in their shared memory.
-  // A warpgroup that stored columns [column, end) alone merges these: it has its own number.
   template <class Sync>
-  __device__ void done(const Attend& a, const RowTile& tile, int number, int* word, Sync sync,
-                       int column = 0, int end = kIndexMax) const {
+  __device__ void done(const Attend& a, const RowTile& tile, int number, int* word,
+                       Sync sync) const {
     if (splits == 1 || !arrived) return;
     sync();
     if (threadIdx.x % 128 == 0) *word = count_arrival(arrived + number);
     sync();
     if (*word != splits - 1) return;
-    for (end = min(end, static_cast<int>(a.e)); column < end; column += kMergeColumns)
+    for (int column = 0; column < static_cast<int>(a.e); column += kMergeColumns)
       merge_rows(a, tile, column + static_cast<int>(threadIdx.x) % 32 * 4);
     if (threadIdx.x % 128 == 0) arrived[number] = 0;
   }

@@ -12,7 +12,6 @@ struct WideWork90 {
   DynamicSchedule schedule;
   WideMaps maps;
   Partials parts;
-  int32_t* arrived;  // MergingEpilogue's, two a row tile
 };
 
 // A row of wide.inc.

@@ -93,6 +93,20 @@ Text refuses(const Context& ctx, const Attend& a) {
   return "";
 }
 
+// The splits that end soonest, counted in key tiles.  A work item costs its own and kWorkTiles more.
+// The merge costs kMergeTiles, and kRoundTiles for every eight splits, which it loads at once.
+int64_t best_splits(int64_t items, int64_t key_tiles, int64_t multiprocessors) {
+  constexpr int64_t kWorkTiles = 3, kMergeTiles = 3, kRoundTiles = 1, kMost = 128;
+  const auto cost = [&](int64_t splits) {
+    return ceil_div(items * splits, multiprocessors) * (ceil_div(key_tiles, splits) + kWorkTiles) +
+           (splits > 1 ? kMergeTiles + ceil_div(splits, 8) * kRoundTiles : 0);
+  };
+  int64_t best = 1;
+  for (int64_t s = 2; s <= std::min(key_tiles, kMost); ++s)
+    if (cost(s) < cost(best)) best = s;
+  return best;
+}
+
 // The row tiles of a key head, its heads packed, and the splits of each.
 Text arrange(const Context& ctx, const Attend& a, WideWork90& work) {
   const DeviceInfo& device = device_info(ctx);
@@ -101,7 +115,7 @@ Text arrange(const Context& ctx, const Attend& a, WideWork90& work) {
   const int64_t row_tiles = ceil_div(rows, kRows), heads = a.sequences.count * a.g;
   const int64_t most = key_tiles_bound(a, ceil_div(kRows, group) + 1, kKeys);
   const int64_t wanted =
-      a.splits ? a.splits : splits_of(heads * row_tiles, most, device.multiprocessors);
+      a.splits ? a.splits : best_splits(heads * row_tiles, most, device.multiprocessors);
   const int64_t splits = clamp_i64(wanted, 1, std::max<int64_t>(most, 1));
   if (heads * row_tiles * splits > INT_MAX) return "more than 2^31 work items";
   work.grid = {row_tiles, a.g, static_cast<int32_t>(splits), static_cast<int32_t>(group), masked};
@@ -128,8 +142,8 @@ Text map_keys(const Attend& a, WideMaps& maps) {
                   static_cast<int32_t>(page < kKeys ? kKeys / page : 1),
                   static_cast<int32_t>(ceil_div(page, kKeys)), 0, 0};
   const auto map = [&](const View<4>& x, int64_t width) {
-    return MapOf{x,           a.dtype, stored.caches,   stored.tokens,
-                 stored.heads, width,   maps.pages.rows, 1, kColumns};
+    return MapOf{x, a.dtype, stored.caches, stored.tokens, stored.heads, width, maps.pages.rows,
+                 1, kColumns};
   };
   return map_each({{"k", map(a.k, a.d), maps.k}, {"v", map(a.v, a.e), maps.v}});
 }
@@ -152,11 +166,8 @@ Text offer(const Context& ctx, const Attend& a, Plan& plan) {
     const int items = now.schedule.items, splits = now.order.splits;
     if (items > device_info(ctx).multiprocessors) now.schedule.counters = counters(ctx);
     if (splits > 1) now.parts = slots.at(workspace, a, splits);
-    constexpr int kFirst = 2;  // the scheduler's counters come first
-    if (splits > 1 && items / splits <= (kCounters - kFirst) / 2)
-      now.arrived = counters(ctx) + kFirst;
     instance->launch(ctx, a, now);
-    if (splits > 1 && !now.arrived) combine(ctx, "attention_forward", a, now.parts);
+    if (splits > 1) combine(ctx, "attention_forward", a, now.parts);
   };
   return "";
 }

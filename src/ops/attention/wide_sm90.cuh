@@ -5,7 +5,6 @@
 
 #include "cuda/launch.h"
 #include "cuda/loop/attend_wide_sm90.cuh"
-#include "cuda/loop/merging_epilogue.cuh"
 #include "ops/attention/wide.cuh"
 
 namespace fovea::cuda {
@@ -16,10 +15,9 @@ WideInstance90 wide_sm90_instance() {
   using Mask = std::conditional_t<C.span, SpanMask, WindowMask>;
   using Score = std::conditional_t<C.span, ScaledScore, PlainScore>;
   constexpr auto launcher = [](Context& ctx, const Attend& a, const WideWork90& work) {
-    using Epilogue = MergingEpilogue<8>;
-    const Epilogue epilogue{work.parts, work.order.splits, work.arrived};
+    const SplitEpilogue epilogue{work.parts, work.order.splits};
     const int blocks = std::min(work.schedule.items, device_info(ctx).multiprocessors);
-    launch_pdl<attend_wide_sm90<Shape, Pages, Score, Mask, Epilogue>>(
+    launch_pdl<attend_wide_sm90<Shape, Pages, Score, Mask, SplitEpilogue>>(
         ctx, "attention_forward", blocks, Shape::threads, Shape::shared_bytes, a, work.grid,
         work.maps, work.order, work.schedule, epilogue);
   };
@@ -28,7 +26,7 @@ WideInstance90 wide_sm90_instance() {
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(...)                                                  \
-  namespace fovea::cuda {                                                    \
-  template WideInstance90 wide_sm90_instance<WideConfig90 __VA_ARGS__>();    \
+#define FOVEA_INSTANCE(...)                                               \
+  namespace fovea::cuda {                                                 \
+  template WideInstance90 wide_sm90_instance<WideConfig90 __VA_ARGS__>(); \
   }
