@@ -53,7 +53,7 @@ struct WideProducer90
 
   // ---- TMA
 
-  // A tile's boxes: the lane's part of them, and whether its keys have no page.
+  // Where a tile's boxes lie, for each lane its own.
   struct Tile {
     int row, head, batch;
     int boxes, rows;  // boxes of a panel, and their rows
@@ -72,10 +72,14 @@ struct WideProducer90
       for (int left = all, n = work.last; left; --left, n = work.before(n), at.next()) {
         this->prefetch_next(left, all);
         const KeyBox keys = boxes.box(work, n, lane, stretch);
+        const int nowhere = boxes.nowhere();
         const bool gone =
-            pages && static_cast<uint32_t>(keys.page) >= static_cast<uint32_t>(boxes.nowhere());
-        const Tile tile{keys.row, head, !pages ? batch : gone ? boxes.nowhere() : keys.page,
-                        pages ? maps.pages.boxes : 1, pages ? maps.pages.rows : BN};
+            pages && static_cast<uint32_t>(keys.page) >= static_cast<uint32_t>(nowhere);
+        Tile tile{keys.row, head, batch, 1, BN};
+        if (pages) {
+          tile.batch = gone ? nowhere : keys.page;
+          tile.boxes = maps.pages.boxes, tile.rows = maps.pages.rows;
+        }
         uint32_t absent[2] = {};
         if (__any_sync(~0u, gone && lane < tile.boxes))
 #pragma unroll
@@ -210,12 +214,14 @@ struct WideProducer90
       }
     }
 
-    // Rows of a tile: offsets of keys `lane` and 32 + `lane`, -1 for none, and those without a page.
+    // Rows of a tile: offsets of keys `lane` and 32 + `lane`, -1 for none, and those without a
+    // page.
     struct Rows {
       int64_t offset[2];
       uint32_t absent[2];
     };
-    __device__ __forceinline__ Rows find(const Slot& work, int n, const int64_t (&stride)[4]) const {
+    __device__ __forceinline__ Rows find(const Slot& work, int n,
+                                         const int64_t (&stride)[4]) const {
       const Sequences& given = all.a.sequences;
       const RowTile& tile = work.tile;
       const Sequence& seq = tile.rows.seq;
@@ -229,10 +235,8 @@ struct WideProducer90
         if (work.count && j < tile.keys) {
           const uint32_t index = static_cast<uint32_t>(seq.key_begin) + j,
                          page = static_cast<uint32_t>(given.page), place = index / page;
-          const int id =
-              given.page_table
-                  .as<int32_t>()[seq.key_batch * given.page_table.stride[0] +
-                                 place * given.page_table.stride[1]];
+          const int id = given.page_table.as<int32_t>()[seq.key_batch * given.page_table.stride[0] +
+                                                        place * given.page_table.stride[1]];
           gone = static_cast<uint32_t>(id) >= static_cast<uint32_t>(given.pool);
           if (!gone)
             rows.offset[i] =

@@ -47,7 +47,7 @@ template <class Shape, class Source, class Mask>
 struct WideLayout90 : sm90::SharedLayout {
   static constexpr int value_units = Shape::value_units ? Shape::value_units : 1;
   int q = tiles(Shape::q_bytes),
-      keys = tiles(Shape::Unit::bytes, Shape::key_stages * Shape::key_units),
+      keys = tiles(Shape::Unit::bytes, Shape::key_stages*Shape::key_units),
       values = tiles(Shape::Unit::bytes, Shape::value_units),
       tails = tiles(Shape::Panel::bytes, 2 * Shape::tails), weights = tiles(Shape::Panel::bytes),
       slots = of<TileSlot<Source, Mask>>(2), pages = of<int>(2 * 32), absent = of<uint32_t>(2 * 2),
@@ -59,14 +59,14 @@ struct WideLayout90 : sm90::SharedLayout {
 
 // The block's shared memory.  Beside the barriers of Shared90 for work items:
 //
-//   | barrier     | who arrives                         | who waits        | what it guards         |
-//   | q full      | both row loaders                    | consumers        | Q                      |
-//   | q empty     | a lane of each consumer warp        | row loaders      | the same, to overwrite |
-//   | key full    | TMA, or the loader that copied      | tile's owner     | a part of K            |
-//   | key empty   | a lane of each warp of a warpgroup: | its loader       | the same, to overwrite |
-//   |             | the last to read it                 |                  |                        |
-//   | value full  | as key full                         | one warpgroup    | its half of V          |
-//   | value empty | a lane of each of its warps         | its loader       | the same, to overwrite |
+//   | barrier     | who arrives                    | who waits     | what it guards         |
+//   | q full      | both row loaders               | consumers     | Q                      |
+//   | q empty     | a lane of each consumer warp   | row loaders   | the same, to overwrite |
+//   | key full    | TMA, or the loader that copied | tile's owner  | a part of K            |
+//   | key empty   | a lane of each warp of         | its loader    | the same, to overwrite |
+//   |             | the warpgroup that reads last  |               |                        |
+//   | value full  | as key full                    | one warpgroup | its half of V          |
+//   | value empty | a lane of each of its warps    | its loader    | the same, to overwrite |
 //
 //   Tiles are numbered through all work items of the block.  Odd and even ones have a key full of
 //   their own: who waits for a barrier's phase must have seen the one before, and a tile's owner

@@ -93,8 +93,9 @@ Text refuses(const Context& ctx, const Attend& a) {
   return "";
 }
 
-// The splits that end soonest, counted in key tiles.  A work item costs its own and kWorkTiles more.
-// The merge costs kMergeTiles, and kRoundTiles for every eight splits, which it loads at once.
+// The splits that end soonest, counted in key tiles.  A work item costs its own and kWorkTiles
+// more. The merge costs kMergeTiles, and kRoundTiles for every eight splits, which it loads at
+// once.
 int64_t best_splits(int64_t items, int64_t key_tiles, int64_t multiprocessors) {
   constexpr int64_t kWorkTiles = 3, kMergeTiles = 3, kRoundTiles = 1, kMost = 128;
   const auto cost = [&](int64_t splits) {
