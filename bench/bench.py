@@ -152,29 +152,53 @@ def memory(case, run, peer, backend):
     return words
 
 
-def measure(case, ctx, backend, rounds):
-    device = "cuda" if backend == "cuda" else "cpu"
+def checked(ours, theirs):
+    """How far apart the two sides of a case are; PeerFailed where the peer refuses its call."""
+    mine = ours()
+    try:
+        yours = theirs()
+    except RuntimeError as error:
+        raise cases.PeerFailed(str(error)) from error
+    return distance(mine, yours)
+
+
+def times(runs, sides, case, backend, rounds):
+    """Medians in ms of these sides of a case (0 is fovea, 1 its peer), whose calls take turns."""
     clock = CudaClock() if backend == "cuda" else HostClock()
-    least = 1 if case.bytes > 1 << 33 else 2  # a peer that keeps several of them leaves no room
-    copies = min(max(least, -(-2 * L2_BYTES // case.bytes)), 8)
-    runs = [case.setup(ctx, device, seed) for seed in range(copies)]
-    runs[0][0]()
-    kernel = ctx.last_kernel  # before a peer that is one of our own calls
-    off = max(distance(ours(), theirs()) for ours, theirs in runs)
     first = min(clock.time(runs[0][0]) for _ in range(3))
     turns, calls = runs, 1
     if backend == "cuda" and first < SHORT_MS and not case.backward:
-        replays = [captured([pair[side] for pair in runs]) for side in (0, 1)]
-        turns, calls = [[replay for replay, _ in replays]], replays[0][1]
-    samples = ([], [])
+        replays = {side: captured([pair[side] for pair in runs]) for side in sides}
+        turns, calls = [{side: replays[side][0] for side in sides}], replays[0][1]
+    samples = {side: [] for side in sides}
     begun = time.perf_counter()
-    for i in range(rounds):
+    for i in range(max(rounds, 3)):
         pair = turns[i % len(turns)]
-        for side in ((0, 1), (1, 0))[i % 2]:  # neither always runs in the other's wake
+        for side in (sides, sides[::-1])[i % 2]:  # neither always runs in the other's wake
             samples[side].append(clock.time(pair[side]) / calls)
         if i >= 8 and time.perf_counter() - begun > 20:
             break
-    ms, peer_ms = (statistics.median(s[2:]) for s in samples)
+    return [statistics.median(samples[side][2:]) for side in sides]
+
+
+def made(case, ctx, backend):
+    """Inputs that no cache holds from call to call, each with the two sides' calls on them."""
+    device = "cuda" if backend == "cuda" else "cpu"
+    least = 1 if case.bytes > 1 << 33 else 2  # a peer that keeps several of them leaves no room
+    copies = min(max(least, -(-2 * L2_BYTES // case.bytes)), 8)
+    return [case.setup(ctx, device, seed) for seed in range(copies)]
+
+
+def measure(case, ctx, backend, rounds):
+    runs = made(case, ctx, backend)
+    runs[0][0]()
+    kernel = ctx.last_kernel  # before a peer that is one of our own calls
+    try:
+        off = max(checked(*pair) for pair in runs)
+    except cases.PeerFailed as why:
+        (ms,) = times(runs, (0,), case, backend, rounds)
+        raise cases.PeerFailed(f"{ms:.3f} ms by {kernel}; its peer: {why}") from why
+    ms, peer_ms = times(runs, (0, 1), case, backend, rounds)
     return kernel, ms, peer_ms, off, memory(case, *runs[0], backend)
 
 

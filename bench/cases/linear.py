@@ -84,6 +84,34 @@ class Conv1d(Case):
 
 
 @dataclasses.dataclass(frozen=True)
+class Conv1dBesideCuda(Conv1d):
+    """The same calls beside causal-conv1d's own kernels."""
+
+    peer = "causal-conv1d"
+
+    def words(self):
+        yield from super().words()
+        yield "causal_conv1d"
+
+    def setup(self, ctx, device, seed):
+        own, _ = super().setup(ctx, device, seed)
+        try:
+            convolve = importlib.import_module("causal_conv1d").causal_conv1d_fn
+        except ImportError as error:
+            raise PeerFailed(f"causal-conv1d is not installed: {error}") from error
+        normal = self.draw(device, seed)
+        x, weight = normal(self.b, self.n, self.f), normal(self.f, self.taps) / 2
+        dy = normal(self.b, self.n, self.f)
+
+        def theirs():
+            return convolve(x.mT, weight, activation="silu").mT
+
+        if self.backward:
+            return own, gradient(theirs, (x, weight), dy)
+        return own, unrecorded(theirs)
+
+
+@dataclasses.dataclass(frozen=True)
 class NormGate(Case):
     """RMS norm of each head's columns, times silu of a gate."""
 
@@ -530,6 +558,8 @@ def cuda():
     for backward in (False, True):
         yield Conv1d(2, 16384, 2048, backward=backward)
         yield Conv1d(1, 65536, 2048, backward=backward)
+        yield Conv1dBesideCuda(2, 16384, 2048, backward=backward)
+        yield Conv1dBesideCuda(3, 4001, 1536, backward=backward)
     yield Conv1d(2, 16384, 2048, taps=3)
     yield Conv1d(2, 16384, 2048, dtype="f32")
     yield Conv1d(128, 1, 8192)

@@ -431,6 +431,47 @@ void key_chains(std::vector<harness::Case>& cases) {
   }
 }
 
+// Decode and drafts of few tokens on states in f32, by the name of the kernel.
+void steps(std::vector<harness::Case>& cases) {
+  const std::string op = "x_delta_forward";
+  const auto add = [&](const std::string& words, const std::string& kernel) {
+    const auto draw = [words](uint64_t seed) { return forward(words, seed); };
+    cases.push_back({op, name_of_words(words, "kernel"), draw, kernel, "", false});
+  };
+  const std::vector<std::string> calls = {
+      "b=3 s=1 h=2 g=2 x=2 state_out",
+      "b=5 s=1 h=4 g=4 x=4 shared=1 state_row",
+      "b=5 s=1 h=2 g=2 x=4 shared=1 state_row state_out_row",
+      "b=70 s=1 h=8 g=8 x=8 state_out",
+      "b=2 s=8 h=2 g=2 x=2 state_row",
+      "b=1 s=16 h=2 g=2 x=2 state_out",
+      "start seqs=5 s=16 h=4 g=2 x=2 state_row state_out",
+      "b=3 s=5 len output_from h=6 g=2 x=2 state_out",
+      "b=3 s=4 h=2 g=2 x=2 state_row state_out_row state_out snapshot snapshot_row "
+      "snapshot_every=1",
+      "b=2 s=16 h=2 g=1 x=1 state_row shared=2 state_out_row snapshot_row snapshot_every=2",
+      "b=40 s=4 h=8 g=8 x=8 len state_row"};
+  const std::vector<std::string> forms = {
+      "beta gate_key gates=1",
+      "beta beta_map=1 l2_norm=1 keys=1 gate_head",
+      "beta gate_head gates=2",
+      "beta beta:f32 beta_map=2 l2_norm=1 gate_key gate_key:f32 gate_map=1 gate_rate gate_bias",
+      "beta l2_norm=1",
+      "low_a low_b gate_key gates=1",
+      "low_a low_b gate_key gates=2"};
+  for (const char* type : {"bf16", "f16", "f32"})
+    for (const char* d : {"64", "128"})
+      for (size_t i = 0; i < calls.size(); ++i)
+        for (size_t turn : {0, 3}) {
+          const char* e = i % 2 == 0 ? " e=128 " : " e=64 ";
+          add(std::string("o state_in q:") + type + " d=" + d + e + calls[i] + " " +
+                  forms[(i + turn) % forms.size()],
+              std::string("simt.") + type + ".d" + d + ".steps");
+        }
+  add("state_in state_out q:bf16 d=128 e=128 b=3 s=4 len h=2 g=2 x=2 beta gate_key",
+      "simt.bf16.d128.steps");
+}
+
 // The same, of gradients.
 void backward_chains(std::vector<harness::Case>& cases) {
   const std::string op = "x_delta_backward";
@@ -473,6 +514,67 @@ void backward_chains(std::vector<harness::Case>& cases) {
     for (const char* alone : {"dq", "dk", "dv", "dstate_in", "beta dbeta", "gate_head dgate_head",
                               "gate_head gate_map=1 gate_rate dgate_rate"})
       add(words + "e=64 b=2 s=70 h=2 g=2 x=2 state_in dstate_out " + alone, kernel);
+  }
+}
+
+// The same under key gates.
+void key_backward_chains(std::vector<harness::Case>& cases) {
+  const std::string op = "x_delta_backward";
+  const auto add = [&](const std::string& words, const std::string& kernel) {
+    const auto draw = [words](uint64_t seed) { return backward(words, seed); };
+    cases.push_back({op, name_of_words(words, "kernel"), draw, kernel, "", false});
+  };
+  const std::vector<std::string> shapes = {
+      "e=64 b=2 s=150 h=2 g=2 x=2 state_in dstate_out all=1",
+      "e=128 start seqs=5 s=200 h=2 g=2 x=2 state_in state_row dstate_out all=1",
+      "e=64 b=3 s=100 len output_from h=2 g=2 x=4 state_in state_row all=1",
+      "e=128 b=1 s=330 h=2 g=1 x=4 dstate_out all=1 sums=1",
+      "e=64 b=2 s=65 h=4 g=4 x=2 state_in state_in:bf16 scale=0.3 dstate_out all=1 sums=3",
+      "e=64 b=2 s=134 h=1 g=1 x=1 state_in state_row output_from all=1 sums=2",
+      "e=64 start seqs=5 s=90 h=2 g=2 x=2 nan=1 dq dk dv dstate_in",
+      "e=128 b=1 s=256 h=1 g=1 x=1 dstate_out all=1",
+      "e=192 b=5 s=71 h=1 g=1 x=2 head_first dstate_out all=1"};
+  const std::vector<std::string> forms = {
+      "beta gate_key gates=1",
+      "beta beta_map=1 l2_norm=1 keys=1 gate_key",
+      "beta gate_key gates=2",
+      "beta beta:f32 beta_map=2 l2_norm=1 gate_key gate_key:f32 gate_map=1 gate_rate gate_bias",
+      "beta wide=1 l2_norm=1 gate_key gate_map=2 gate_bound=5 gate_rate",
+      "gate_key:f32 gate_key gates=3",
+      "beta l2_norm=1 gate_head gate_key gate_map=3 gate_tau=16",
+      "beta gate_key constant=1",
+      "l2_norm=1 gate_key gate_key:f32 gate_map=4 gate_bias",
+      "beta gate_key gates=3 gate_bound=9"};
+  const std::vector<std::string> low = {
+      "low_a low_b gate_key gates=1",
+      "low_a low_b gate_key gate_map=2 gate_bound=0.6065307 gate_bias",
+      "low_a low_b l2_norm=1 gate_key",
+      "low_a low_b gate_key gates=2",
+      "low_a low_b gate_head gate_key:f32 gate_key gates=3",
+      "low_a low_b l2_norm=1 gate_key:f32 gate_key gate_map=1 gate_rate gate_bias",
+      "low_a low_b gate_key gates=3 gate_bound=9"};
+  for (const char* d : {"64", "128"}) {
+    const std::string words = std::string("q:bf16 d=") + d + " ";
+    const std::string kernel = std::string("sm90.key.bf16.d") + d;
+    for (size_t i = 0; i < shapes.size(); ++i)
+      for (size_t turn : {0, 3, 7}) {
+        const std::string& form = forms[(i + turn) % forms.size()];
+        // dbeta summed over tokens is f32's.
+        const bool simt = shapes[i].find("sums=1") != std::string::npos && form.find("beta") == 0;
+        add(words + shapes[i] + " " + form, simt ? std::string("simt.bf16.d") + d : kernel);
+      }
+    add(words + "e=64 b=3 s=70 h=1 g=1 x=1 nan=2 state_in dstate_out gate_key gates=2 beta all=1",
+        kernel);
+    for (size_t i = 0; i < shapes.size(); ++i)
+      for (size_t turn : {0, 3})
+        add(words + shapes[i] + " " + low[(i + turn) % low.size()],
+            std::string("sm90.low.bf16.d") + d);
+    for (const char* alone : {"dlow_a", "dlow_b", "dq", "dv", "dgate_key"})
+      add(words + "e=64 b=2 s=70 h=2 g=2 x=2 state_in dstate_out gate_key low_a low_b " + alone,
+          std::string("sm90.low.bf16.d") + d);
+    for (const char* alone : {"dq", "dk", "dv", "dstate_in", "beta dbeta", "dgate_key",
+                              "gate_head dgate_head", "gate_map=1 gate_rate dgate_rate"})
+      add(words + "e=64 b=2 s=70 h=2 g=2 x=2 state_in dstate_out gate_key " + alone, kernel);
   }
 }
 
@@ -564,7 +666,7 @@ std::vector<harness::Case> forwards() {
   cases.add("q:bf16 b=2 s=3 h=1 g=1 x=2 d=8 e=4 o state_in state_row low_a low_b gate_key", "small",
             true);
   std::vector<harness::Case> all = cases.cases();
-  chains(all), key_chains(all);
+  chains(all), key_chains(all), steps(all);
   return all;
 }
 
@@ -623,7 +725,7 @@ std::vector<harness::Case> backwards() {
       "dlow_b",
       "small", true);
   std::vector<harness::Case> all_cases = cases.cases();
-  backward_chains(all_cases);
+  backward_chains(all_cases), key_backward_chains(all_cases);
   return all_cases;
 }
 

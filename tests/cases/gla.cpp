@@ -464,6 +464,36 @@ void keyed_chains(GlaCases& cases) {
     }
 }
 
+// Decode and drafts of few tokens on states in f32, by the name of the kernel.
+void steps(GlaCases& cases) {
+  const Words calls = {
+      "b=3 s=1 h=2 g=2 x=2 state_out",
+      "b=5 s=1 h=4 g=4 x=4 shared=1 state_row gate_head gate_map=1 gate_rate gate_bias skip",
+      "b=5 s=1 h=1 g=1 x=4 shared=1 state_row state_out_row gate_head select",
+      "b=70 s=1 h=8 g=8 x=8 state_out gate_key",
+      "b=2 s=8 h=2 g=2 x=2 state_row gate_key hard=1",
+      "b=2 s=8 h=2 g=2 x=2 state_out gate_head hard=1",
+      "b=1 s=16 h=2 g=2 x=2 state_out gate_key gate_key:f32 gate_map=4 gate_bias",
+      "start seqs=5 s=16 h=4 g=2 x=2 state_row state_out gate_head",
+      "b=3 s=5 len output_from h=6 g=2 x=2 state_out gate_key gate_map=3 gate_tau=16",
+      "b=3 s=4 h=2 g=2 x=2 state_row state_out_row state_out snapshot snapshot_row "
+      "snapshot_every=1 gate_key",
+      "b=2 s=16 h=2 g=1 x=1 state_row shared=2 state_out_row snapshot_row snapshot_every=2 "
+      "gate_head",
+      "b=40 s=4 h=8 g=8 x=8 len state_row gate_head hard=2",
+      "b=2 s=3 h=2 g=2 x=2 reset=1 state_out gate_head hard=2",
+      "b=2 s=3 h=2 g=2 x=2 reset=1 state_out gate_key hard=2"};
+  for (const char* type : {"bf16", "f16", "f32"})
+    for (const char* d : {"64", "128"})
+      for (size_t i = 0; i < calls.size(); ++i) {
+        const char* e = i % 3 == 0 ? " e=128 " : i % 3 == 1 ? " e=64 " : " e=256 ";
+        cases.kernel(std::string("o state_in q:") + type + " d=" + d + e + calls[i],
+                     std::string("simt.") + type + ".d" + d + ".steps");
+      }
+  cases.kernel("state_in state_out q:bf16 d=128 e=128 b=3 s=4 len h=2 g=2 x=2 gate_key",
+               "simt.bf16.d128.steps");
+}
+
 // Chains of the gradients on tensor cores, by the name of the kernel.
 void gradient_chains(GlaCases& cases) {
   const Words shapes = {
@@ -500,6 +530,43 @@ void gradient_chains(GlaCases& cases) {
       cases.kernel(narrow + "dstate_out dstate_in", kernel + ".plain");
       cases.kernel(narrow + "dstate_out dstate_in dk", kernel + ".plain");
       cases.kernel(narrow + "nan=1 dk dv dstate_in gate_head dgate_head", kernel + ".head");
+    }
+}
+
+// The same with key gates, in bf16.
+void keyed_gradient_chains(GlaCases& cases) {
+  const Words calls = {
+      "b=2 s=150 h=2 g=2 x=2 state_in dstate_out gate_key hard=1 all=1",
+      "b=2 s=150 h=2 g=2 x=2 state_in dstate_out gate_key hard=1 read_before=1 bonus all=1",
+      "start seqs=5 s=200 h=2 g=1 x=4 e=128 state_in state_row dstate_out skip gate_key "
+      "gate_key:f32 all=1",
+      "b=3 s=100 len output_from h=2 g=2 x=4 state_in state_row dstate_out gate_key gate_map=3 "
+      "gate_tau=16 all=1",
+      "b=1 s=330 h=2 g=2 x=2 e=128 gate_key gate_map=1 gate_rate gate_bias dq dk dv gates=1",
+      "b=2 s=65 h=4 g=4 x=2 state_in state_in:bf16 turned=1 scale=0.3 dstate_out gate_key "
+      "gate_map=4 gate_bias read_before=1 bonus all=1 sums=1",
+      "b=1 s=140 h=8 g=8 x=8 gate_key gate_map=2 gate_bound=1 bonus all=1 sums=2",
+      "start seqs=5 s=180 output_from h=2 g=2 x=2 dstate_out gate_key read_before=1 all=1",
+      "b=5 s=71 h=2 g=2 x=2 head_first gate_key hard=2 rest=1",
+      "b=1 s=200 h=2 g=2 x=2 e=128 state_in dstate_out gate_key hard=3 bonus bonus_sigmoid=1 all=1",
+      "b=2 s=129 h=2 g=2 x=2 gate_key hard=4 read_before=1 bonus all=1",
+      "b=2 s=129 h=2 g=2 x=2 gate_key hard=4 all=1",
+      "b=2 s=190 h=2 g=2 x=2 gate_key gate_key:f32 const=1 state_in dstate_out all=1 sums=1",
+      "b=2 s=70 h=2 g=2 x=2 hard=2 reset=1 state_in gate_key all=1",
+      "b=1 s=256 h=2 g=2 x=2 gate_key gate_map=4 gate_bound=3 gate_bias hard=1 read_before=1 "
+      "state_in dstate_out all=1",
+      "b=2 s=70 h=2 g=2 x=2 nan=1 dk dv dstate_in gate_key dgate_key",
+      "b=2 s=100 h=2 g=2 x=2 e=128 gate_key dgate_key",
+      "b=2 s=100 h=2 g=2 x=2 dstate_out gate_key dstate_in",
+      "b=1 s=300 h=2 g=2 x=2 e=128 gate_key gate_map=3 gate_tau=16 dq dk dv dgate_key",
+      "b=1 s=300 h=2 g=2 x=2 e=128 gate_key gate_map=4 read_before=1 bonus dq dk dv dgate_key "
+      "dbonus",
+      "b=1 s=1100 h=1 g=1 x=1 state_in dstate_out gate_key gate_map=3 gate_tau=16 all=1"};
+  for (const char* d : {"64", "128"})
+    for (const std::string& call : calls) {
+      const bool wide = call.find("e=128") != std::string::npos;
+      cases.kernel(std::string("q:bf16 d=") + d + (wide ? " " : " e=64 ") + call,
+                   std::string("sm90.bf16.d") + d + ".key");
     }
 }
 
@@ -597,7 +664,7 @@ std::vector<harness::Case> forwards() {
               "chunks", 29);
   // What a server does, for layers of known models.
   chains(cases);
-  keyed_chains(cases);
+  steps(cases), keyed_chains(cases);
   const std::string retention = "q:bf16 h=4 g=4 x=4 d=64 e=64 gate_head gate_head:f32 const=1 ";
   const std::string mamba =
       "q:bf16 h=1 g=1 x=4 d=64 e=32 gate_head gate_map=1 gate_rate gate_bias select select:f32 "
@@ -704,6 +771,7 @@ std::vector<harness::Case> backwards() {
                {"", "output_from"}},
               "", 27);
   gradient_chains(cases);
+  keyed_gradient_chains(cases);
   cases.add("q:bf16 h=2 g=2 x=2 d=64 e=64 b=1 s=150 gate_head gate_head:f32 const=1 all=1 sums=1",
             "retention");
   cases.add(

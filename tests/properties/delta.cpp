@@ -357,13 +357,14 @@ TEST(oracle, delta_gradient_is_the_derivative) {
 
 // ---- bits
 
-constexpr int64_t kTokens = 150, kHeads = 4, kD = 24, kE = 20, kRows = kTokens + 10;
+constexpr int64_t kTokens = 150, kHeads = 4, kRows = kTokens + 10;
 using Bits = std::vector<uint8_t>;
 
 // The form of a layer's correction, and the type of its inputs.
 struct Way {
   int form;  // 0 gate of keys, 1 gate of heads, 2 erase, 3 low rank
   int dtype;
+  int64_t d = 24, e = 20;
 };
 
 // Tensors of one layer in memory of a context: h = 4, g = 2, x = 4.
@@ -396,22 +397,22 @@ class Layer {
       shape.insert(shape.begin(), {b, s});
       return tensor(x, begin * row * size_, way_.dtype, shape);
     };
-    p.q = of(q_, {kHeads, kD}), p.k = of(k_, {2, kD}), p.v = of(v_, {kHeads, kE});
-    p.o = of(o_, {kHeads, kE}), p.l2_norm = 1;
+    p.q = of(q_, {kHeads, way_.d}), p.k = of(k_, {2, way_.d}), p.v = of(v_, {kHeads, way_.e});
+    p.o = of(o_, {kHeads, way_.e}), p.l2_norm = 1;
     if (way_.form < 3) p.beta = of(beta_, {kHeads}), p.beta_map = FOVEA_X_BETA_MAP_TWO_SIGMOID;
-    if (way_.form == 2) p.erase = of(rows_, {kHeads, kD});
-    if (way_.form == 3) p.low_a = of(rows_, {kHeads, kD}), p.low_b = of(low_, {kHeads, kD});
+    if (way_.form == 2) p.erase = of(rows_, {kHeads, way_.d});
+    if (way_.form == 3) p.low_a = of(rows_, {kHeads, way_.d}), p.low_b = of(low_, {kHeads, way_.d});
     p.gate_map = FOVEA_X_GATE_MAP_SOFTPLUS;
     if (way_.form == 1)
       p.gate_head = of(gate_, {kHeads});
     else
-      p.gate_key = of(gate_, {kHeads, kD});
+      p.gate_key = of(gate_, {kHeads, way_.d});
     p.gate_rate = tensor(rate_, 0, FOVEA_F32, {kHeads});
-    p.gate_bias = tensor(bias_, 0, FOVEA_F32, {kHeads, kD});
+    p.gate_bias = tensor(bias_, 0, FOVEA_F32, {kHeads, way_.d});
     return p;
   }
-  fovea_tensor pool() { return tensor(pool_, 0, FOVEA_F32, {kRows, kHeads, kD, kE}); }
-  fovea_tensor kept() { return tensor(kept_, 0, FOVEA_F32, {kRows, kHeads, kD, kE}); }
+  fovea_tensor pool() { return tensor(pool_, 0, FOVEA_F32, {kRows, kHeads, way_.d, way_.e}); }
+  fovea_tensor kept() { return tensor(kept_, 0, FOVEA_F32, {kRows, kHeads, way_.d, way_.e}); }
   fovea_tensor integers(const std::vector<int32_t>& x, const std::vector<int64_t>& shape) {
     integers_.push_back(std::make_unique<harness::Memory>(ctx_, 4 * x.size()));
     Bits bytes(4 * x.size());
@@ -427,7 +428,7 @@ class Layer {
     return some_of(all, begin, end);
   }
   Bits some_of(const Bits& o, int64_t begin, int64_t end) const {
-    const int64_t row = size_ * kHeads * kE;
+    const int64_t row = size_ * kHeads * way_.e;
     return Bits(o.begin() + begin * row, o.begin() + end * row);
   }
   int dtype() const { return way_.dtype; }
@@ -442,19 +443,21 @@ class Layer {
   }
   static Bits row_of(const harness::Memory& states, int64_t row) {
     const Bits all = states.read();
-    const int64_t bytes = 4 * kHeads * kD * kE;
+    const auto bytes = static_cast<int64_t>(states.bytes) / kRows;
     return Bits(all.begin() + row * bytes, all.begin() + (row + 1) * bytes);
   }
+  static size_t floats(int64_t count) { return 4 * static_cast<size_t>(count); }
   harness::Context ctx_;
   const Way way_;
   int64_t size_;
-  harness::Memory q_{ctx_, 4 * kTokens*kHeads*kD}, k_{ctx_, 4 * kTokens * 2 * kD};
-  harness::Memory v_{ctx_, 4 * kTokens*kHeads*kE}, o_{ctx_, 4 * kTokens*kHeads*kE};
-  harness::Memory rows_{ctx_, 4 * kTokens*kHeads*kD}, low_{ctx_, 4 * kTokens*kHeads*kD};
-  harness::Memory gate_{ctx_, 4 * kTokens*kHeads*kD}, beta_{ctx_, 4 * kTokens*kHeads};
-  harness::Memory rate_{ctx_, 4 * kHeads}, bias_{ctx_, 4 * kHeads*kD};
-  harness::Memory pool_{ctx_, 4 * kRows* kHeads* kD* kE};
-  harness::Memory kept_{ctx_, 4 * kRows* kHeads* kD* kE};
+  harness::Memory q_{ctx_, floats(kTokens*kHeads*way_.d)}, k_{ctx_, floats(kTokens * 2 * way_.d)};
+  harness::Memory v_{ctx_, floats(kTokens*kHeads*way_.e)}, o_{ctx_, floats(kTokens*kHeads*way_.e)};
+  harness::Memory rows_{ctx_, floats(kTokens*kHeads*way_.d)},
+      low_{ctx_, floats(kTokens*kHeads*way_.d)};
+  harness::Memory gate_{ctx_, floats(kTokens*kHeads*way_.d)}, beta_{ctx_, floats(kTokens*kHeads)};
+  harness::Memory rate_{ctx_, floats(kHeads)}, bias_{ctx_, floats(kHeads*way_.d)};
+  harness::Memory pool_{ctx_, floats(kRows* kHeads* way_.d* way_.e)};
+  harness::Memory kept_{ctx_, floats(kRows* kHeads* way_.d* way_.e)};
   std::vector<std::unique_ptr<harness::Memory>> integers_;
 };
 
@@ -501,7 +504,8 @@ template <class Test>
 void each_layer(Test test) {
   for (const fovea_backend backend : harness::backends())
     for (const Way& way : {Way{0, FOVEA_F32}, Way{0, FOVEA_BF16}, Way{1, FOVEA_BF16},
-                           Way{1, FOVEA_F32}, Way{2, FOVEA_F16}, Way{3, FOVEA_BF16}}) {
+                           Way{1, FOVEA_F32}, Way{2, FOVEA_F16}, Way{3, FOVEA_BF16},
+                           Way{0, FOVEA_BF16, 128, 16}, Way{1, FOVEA_BF16, 64, 32}}) {
       SCOPED_TRACE(testing::Message() << harness::name_of(backend) << ", form " << way.form
                                       << ", dtype " << way.dtype);
       Layer layer(backend, way);

@@ -29,7 +29,8 @@ constexpr Kind kKinds[] = {{"no gate", FOVEA_BF16, false, false, false, false, f
                            {"gate_value", FOVEA_F32, true, false, true, false, false},
                            {"normalise", FOVEA_BF16, true, false, false, false, true},
                            {"f32", FOVEA_F32, false, true, false, false, false},
-                           {"gate_head 64", FOVEA_BF16, true, false, false, false, false, 64, 64}};
+                           {"gate_head 64", FOVEA_BF16, true, false, false, false, false, 64, 64},
+                           {"gate_key 128", FOVEA_BF16, false, true, false, false, false, 128, 16}};
 
 // Tensors of one layer in memory of a context.
 class Layer {

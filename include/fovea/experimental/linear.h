@@ -278,7 +278,12 @@ FOVEA_API fovea_status fovea_x_gla_forward(fovea_context* ctx,
  *  was given: of raw gates with gate_map.  Where a gate is -inf, or gate_bound holds, they are 0.
  *  Every element of an output is written: 0 where no sequence is.  Rows before output_from have no
  *  output and take dout as 0.  Gradients of states have a row for each sequence of the call.
- *  Sums have a fixed order: the same bits every run. */
+ *  Sums have a fixed order: the same bits every run.
+ *
+ *  Limits: d is at most 512.  Every valid call has a kernel on the host and one on CUDA.  Hopper's
+ *  tensor cores take sequences from 64 tokens with d of 64 or 128, without maps of q and k, full
+ *  and normalise.  f16 and bf16 run there with a head gate or none, and e a multiple of 64.  bf16
+ *  runs with gate_key, e of 64 or 128, bonus and read_before too. */
 typedef struct fovea_x_gla_backward_params {
   size_t struct_size;       /**< sizeof(fovea_x_gla_backward_params) */
   fovea_tensor q;           /**< [in] (b, s, h, d) f32 f16 bf16 */
@@ -418,7 +423,10 @@ FOVEA_API fovea_status fovea_x_delta_forward(fovea_context* ctx,
  *  and with low_a and low_b:
  *
  *    z = low_a H_(t-1),  dz = low_b W_t
- *    dlow_b = W_t z',  dlow_a = dz H_(t-1)',  W_(t-1) = exp(gate) . W_t + low_a' dz */
+ *    dlow_b = W_t z',  dlow_a = dz H_(t-1)',  W_(t-1) = exp(gate) . W_t + low_a' dz
+ *
+ *  Limits: as of x_delta_forward; on Hopper's tensor cores sequences from 64 tokens, and with
+ *  gate_key as many heads of q as of states. */
 typedef struct fovea_x_delta_backward_params {
   size_t struct_size;       /**< sizeof(fovea_x_delta_backward_params) */
   fovea_tensor q;           /**< [in] (b, s, h, d) f32 f16 bf16 */

@@ -51,8 +51,8 @@ struct BackwardDkDvLayout : sm90::SharedLayout {
       q = tiles(Shape::TileQ::bytes, Shape::Stages),
       dout = tiles(Shape::TileO::bytes, Shape::Stages), p = add(2 * Shape::p_bytes, 16),
       row_stats = add(Shape::Stages * Shape::row_stats_bytes, 16), k_full = barriers(),
-      v_full = barriers(), raw = barriers(), q_pipe = pipeline<Shape::Stages>(),
-      dout_pipe = pipeline<Shape::Stages>(), p_pipe = pipeline<2>();
+      v_full = barriers(), raw = barriers(), q_pipe = pipeline(Shape::Stages),
+      dout_pipe = pipeline(Shape::Stages), p_pipe = pipeline(2);
 };
 
 template <class Shape>

@@ -46,7 +46,7 @@ struct BackwardDqLayout : sm90::SharedLayout {
   int q = tiles(Shape::TileQ::bytes), dout = tiles(Shape::TileO::bytes),
       k = tiles(Shape::TileK::bytes, Shape::StagesK),
       v = tiles(Shape::TileV::bytes, Shape::StagesV), q_full = barriers(), raw = barriers(),
-      k_pipe = pipeline<Shape::StagesK>(), v_pipe = pipeline<Shape::StagesV>();
+      k_pipe = pipeline(Shape::StagesK), v_pipe = pipeline(Shape::StagesV);
 };
 
 template <class Shape>

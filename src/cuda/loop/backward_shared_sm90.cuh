@@ -16,7 +16,7 @@ struct BackwardLayout90 : sm90::SharedLayout {
       ds = tiles(Shape::TileS::bytes, 2), dq = add(Shape::dq_buffers * Shape::dq_bytes, 16),
       row_stats = add(Shape::StagesQ * Shape::row_stats_bytes, 16),
       sequence = add(sizeof(Sequence), 16), block = add(sizeof(BackwardBlock), 16), kv = barriers(),
-      raw = barriers(), q_pipe = pipeline<Shape::StagesQ>(), dout_pipe = pipeline<2>(),
+      raw = barriers(), q_pipe = pipeline(Shape::StagesQ), dout_pipe = pipeline(2),
       dq_barriers = barriers(3 * Shape::dq_buffers);
 };
 

@@ -66,6 +66,21 @@ RecurCall recur_call(const Recur& a) {
   return call;
 }
 
+bool serves_steps(const RecurCall& call) {
+  const Recur& a = call.a;
+  const auto fours = [&](const Floats<4>& x, Fours which) { return !x || (call.fours & which); };
+  return call.whole && (call.lanes == 4 || call.lanes == 8) && a.run.token_max <= kStepTokens &&
+         a.s <= INT_MAX && !a.full && !a.read_before && !a.gate_value && !a.bonus && !a.den &&
+         a.v && !(a.gate_head && a.gate_key) && a.state_in && a.state_in.dtype == FOVEA_F32 &&
+         call.in == StateOrder::columns &&
+         (!a.state_out || (a.state_out.dtype == FOVEA_F32 && call.out == StateOrder::columns)) &&
+         (!a.snapshot || (a.snapshot.dtype == FOVEA_F32 && a.run.every <= INT_MAX &&
+                          call.snapshot == StateOrder::columns)) &&
+         fours(a.q, kFoursQ) && fours(a.k, kFoursK) && fours(a.v, kFoursV) &&
+         fours(a.gate_key, kFoursGate) && fours(a.erase, kFoursErase) &&
+         fours(a.low_a, kFoursLowA) && fours(a.low_b, kFoursLowB);
+}
+
 void run_recur(Context& ctx, const char* op, const Recur& a, RecurForward kernel) {
   const RecurCall call = recur_call(a);
   kernel(ctx, op, call, a.run.count * a.heads * ceil_div(a.e, columns_of(call)));
@@ -75,6 +90,7 @@ void plan_recur(const char* op, const Recur& a, RecurForward kernel, Plan& plan)
   ForwardPlan p{a, {}};
   if (a.normalise && a.o) p.den = plan.workspace.add<float>(a.b, a.s, a.heads_out);
   plan.kernel += Text(".") + dtype_name(a.q.dtype) + ".d" + Text::number(a.d);
+  if (!a.normaliser_used() && serves_steps(recur_call(a))) plan.kernel += ".steps";
   plan.launch = [=](Context& ctx, void* base) {
     Recur call = p.a;
     if (call.normaliser_used()) {

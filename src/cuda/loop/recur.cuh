@@ -47,6 +47,10 @@ struct RecurCall {
 
 RecurCall recur_call(const Recur& a);
 
+constexpr int kStepTokens = 16;  // of a sequence, at most
+// Whether recur_steps.cuh serves a call, where its shared memory fits.
+bool serves_steps(const RecurCall& call);
+
 // A block's share of the gradients.
 struct RecurBackwardCall {
   RecurCall call;
@@ -57,6 +61,12 @@ struct RecurBackwardCall {
 };
 
 constexpr int R = 16, CW = 4;  // rows and columns of a lane
+
+// Additive calls are x_gla's.  They alone have maps of features, select, gates of values, a bonus,
+// skip, a normaliser, read_before and full; the others alone l2_norm.  Kernels of a form are made
+// without what it cannot have.
+template <Recurrence Form>
+constexpr bool kAdditive = Form == Recurrence::additive;
 
 // Rows of a tile, and columns of a block.
 FOVEA_HD int32_t rows_of(const RecurCall& call) {
@@ -130,6 +140,7 @@ inline int64_t stage_bytes(const RecurCall& call) {
 
 // What makes a row, by a warp.  No part of the block's object: of what a function that is called
 // may reach, nothing stays in registers, and the state would go with it.
+template <Recurrence Form>
 struct StageRows {
   const RecurCall& call_;
   const Recur& a_;
@@ -144,53 +155,77 @@ struct StageRows {
         column_(column),
         size_(rows_of(call)) {}
 
-  // One row.
+  // What a row is made of.
+  struct Source {
+    const Floats<4>* x;
+    uint32_t fours;
+    int64_t head;
+    int32_t map;
+    float factor;
+    bool unit;  // divided by its norm
+  };
+  __device__ __forceinline__ Source key(float factor) const {
+    return {&a_.k,    kFoursK, static_cast<uint32_t>(head_) / call_.key_share,
+            a_.map_k, factor,  a_.l2_norm};
+  }
+  __device__ __forceinline__ Source query(int64_t output) const {
+    const uint32_t n = static_cast<uint32_t>(head_) * call_.outputs + static_cast<uint32_t>(output);
+    return {&a_.q, kFoursQ, n / call_.query_share, a_.map_q, 1, a_.l2_norm};
+  }
+  __device__ __forceinline__ Source plain(const Floats<4>& x, uint32_t fours) const {
+    return {&x, fours, head_, 0, 1, false};
+  }
+  // One row.  row() is called at one place: each inlined copy would be as long as a token's step.
   __device__ __forceinline__ void make(int64_t at, int which, int64_t output, float* to,
                                        float* zeros) const {
-    const int lane = threadIdx.x % 32;
-    if (which == kKey) {
-      key(at, 1, to);
-    } else if (which == kDecay) {
-      if (!a_.row_gates() && !a_.gate_value) return;
-      const float own = a_.gate_head ? a_.head_gate(batch_, at, head_).value : 0.f;
-      const float rate = a_.rate_of(head_);
-      bool zero = false;
-      for (int c = 4 * lane; c < size_; c += 128) {
-        float decay[4] = {own, own, own, own};
-        if (a_.gate_key) {
-          float gate[4];
-          take(a_.gate_key, kFoursGate, at, head_, c, a_.d, gate);
-#pragma unroll
-          for (int i = 0; i < 4; ++i)
-            if (c + i < a_.d)
-              decay[i] +=
-                  a_.gate(gate[i] + (a_.bias ? *a_.bias.at(head_, c + i) : 0.f), rate).value;
-        }
-#pragma unroll
-        for (int i = 0; i < 4; ++i) decay[i] = exp_of(decay[i]), zero |= decay[i] == 0;
-        give(to + c, decay[0], decay[1], decay[2], decay[3]);
-      }
-      zero = __any_sync(~0u, zero);
-      if (lane == 0) *zeros = zero ? 1.f : 0.f;
+    if (which == kDecay) return decays(at, to, zeros);
+    Source from = key(1);
+    if (which >= kQueries) {
+      output += which - kQueries;
+      if (output >= call_.outputs) return;
+      from = query(output);
     } else if (which == kCorrection) {
-      if (a_.form == Recurrence::additive) return;
-      const bool low = a_.form == Recurrence::low_rank;
-      const Floats<4>& from = low ? a_.low_a : a_.erase;
-      if (!from) return key(at, a_.beta_at(batch_, at, head_).value, to);
-      plain(from, low ? kFoursLowA : kFoursErase, at, to);
+      if (kAdditive<Form>) return;
+      if (Form == Recurrence::low_rank)
+        from = plain(a_.low_a, kFoursLowA);
+      else if (a_.erase)
+        from = plain(a_.erase, kFoursErase);
+      else
+        from = key(a_.beta_at(batch_, at, head_).value);
     } else if (which == kLowB) {
-      if (a_.low_b) plain(a_.low_b, kFoursLowB, at, to);
-    } else if (output + which - kQueries < call_.outputs) {
-      mapped(a_.q, kFoursQ, at,
-             (static_cast<uint32_t>(head_) * call_.outputs + static_cast<uint32_t>(output) + which -
-              kQueries) /
-                 call_.query_share,
-             a_.map_q, 1, to);
+      if (Form != Recurrence::low_rank) return;
+      from = plain(a_.low_b, kFoursLowB);
     }
+    if (kAdditive<Form> && which < kQueries) from.factor *= a_.select_of(batch_, at, head_);
+    row(from, at, to);
+  }
+  __device__ __forceinline__ void decays(int64_t at, float* to, float* zeros) const {
+    if (!a_.row_gates() && !(kAdditive<Form> && a_.gate_value)) return;
+    const int lane = threadIdx.x % 32;
+    const float own = a_.gate_head ? a_.head_gate(batch_, at, head_).value : 0.f;
+    const float rate = a_.rate_of(head_);
+    bool zero = false;
+    for (int c = 4 * lane; c < size_; c += 128) {
+      float decay[4] = {own, own, own, own};
+      if (a_.gate_key) {
+        float gate[4];
+        take(a_.gate_key, kFoursGate, at, head_, c, a_.d, gate);
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          if (c + i < a_.d)
+            decay[i] += a_.gate(gate[i] + (a_.bias ? *a_.bias.at(head_, c + i) : 0.f), rate).value;
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) decay[i] = exp_of(decay[i]), zero |= decay[i] == 0;
+      give(to + c, decay[0], decay[1], decay[2], decay[3]);
+    }
+    zero = __any_sync(~0u, zero);
+    if (lane == 0) *zeros = zero ? 1.f : 0.f;
   }
   __device__ __forceinline__ void make_values(int64_t at, float* to) const {
     const int columns = columns_of(call_);
-    if (threadIdx.x % 32 == 31) to[columns] = a_.beta_at(batch_, at, head_).value;
+    if (!kAdditive<Form> && threadIdx.x % 32 == 31)
+      to[columns] = a_.beta_at(batch_, at, head_).value;
     for (int c = static_cast<int>(threadIdx.x % 32) * 4; c < columns; c += 128) {
       float four[4] = {1, 1, 1, 1};
       if (a_.v)
@@ -215,33 +250,21 @@ struct StageRows {
   static __device__ __forceinline__ void give(float* to, float a, float b, float c, float d) {
     *reinterpret_cast<float4*>(to) = make_float4(a, b, c, d);
   }
-  __device__ __forceinline__ void key(int64_t at, float factor, float* to) const {
-    mapped(a_.k, kFoursK, at, static_cast<uint32_t>(head_) / call_.key_share, a_.map_k,
-           factor * a_.select_of(batch_, at, head_), to);
-  }
-  __device__ __forceinline__ void plain(const Floats<4>& x, uint32_t which, int64_t at,
-                                        float* to) const {
-    for (int c = static_cast<int>(threadIdx.x % 32) * 4; c < size_; c += 128) {
-      float four[4];
-      take(x, which, at, head_, c, a_.d, four);
-      give(to + c, four[0], four[1], four[2], four[3]);
-    }
-  }
-  __device__ __forceinline__ void mapped(const Floats<4>& x, uint32_t which, int64_t at,
-                                         int64_t from, int32_t map, float factor, float* to) const {
+  __device__ __forceinline__ void row(const Source& from, int64_t at, float* to) const {
     const int lane = threadIdx.x % 32;
     float squares = 0;
     for (int c = 4 * lane; c < size_; c += 128) {
       float four[4];
-      take(x, which, at, from, c, a_.d, four);
+      take(*from.x, from.fours, at, from.head, c, a_.d, four);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         squares = fmaf(four[i], four[i], squares);
-        four[i] = c + i < a_.d ? feature_of(map, four[i]).value * factor : 0.f;
+        if (kAdditive<Form>) four[i] = feature_of(from.map, four[i]).value;
+        four[i] = c + i < a_.d ? four[i] * from.factor : 0.f;
       }
       give(to + c, four[0], four[1], four[2], four[3]);
     }
-    if (!a_.l2_norm) return;
+    if (kAdditive<Form> || !from.unit) return;
     const float size = 1 / sqrtf(lanes_sum<32>(squares) + a_.eps);
     for (int c = 4 * lane; c < size_; c += 128)
 #pragma unroll
@@ -249,21 +272,24 @@ struct StageRows {
   }
 };
 
+template <Recurrence Form>
 static __device__ __noinline__ void make_row(const RecurCall& call, int64_t batch, int64_t head,
                                              int64_t at, int which, int64_t output, float* to,
                                              float* zeros) {
-  StageRows(call, batch, head, 0).make(at, which, output, to, zeros);
+  StageRows<Form>(call, batch, head, 0).make(at, which, output, to, zeros);
 }
+template <Recurrence Form>
 static __device__ __noinline__ void make_values(const RecurCall& call, int64_t batch, int64_t head,
                                                 int64_t column, int64_t at, float* to) {
-  StageRows(call, batch, head, column).make_values(at, to);
+  StageRows<Form>(call, batch, head, column).make_values(at, to);
 }
 
-template <bool Inlined>
-class StageOf {
+// Inlined: no call interrupts what makes a row.
+template <Recurrence Form, bool Inlined = false>
+class Stage {
  public:
-  __device__ StageOf(const RecurCall& call, const RunTokens& q, int64_t head, int64_t slice,
-                     float* shared)
+  __device__ Stage(const RecurCall& call, const RunTokens& q, int64_t head, int64_t slice,
+                   float* shared)
       : call_(call),
         a_(call.a),
         batch_(q.batch),
@@ -281,16 +307,16 @@ class StageOf {
       const int token = i / rows, which = low + i - token * rows;
       float* to = which == high ? values_ + token * value_floats(call_) : row(token, which);
       if constexpr (Inlined) {
-        const StageRows rows(call_, batch_, head_, column_);
+        const StageRows<Form> rows(call_, batch_, head_, column_);
         if (which == high)
           rows.make_values(at + token, to);
         else
           rows.make(at + token, which, 0, to, zeros_of(token));
       } else {
         if (which == high)
-          make_values(call_, batch_, head_, column_, at + token, to);
+          make_values<Form>(call_, batch_, head_, column_, at + token, to);
         else
-          make_row(call_, batch_, head_, at + token, which, 0, to, zeros_of(token));
+          make_row<Form>(call_, batch_, head_, at + token, which, 0, to, zeros_of(token));
       }
     });
   }
@@ -311,8 +337,8 @@ class StageOf {
     const int count =
         static_cast<int>(min(static_cast<int64_t>(call_.queries), call_.outputs - first));
     each_warp(count, [&](int i) {
-      make_row(call_, batch_, head_, at, kQueries + i, first, row(token, kQueries + i),
-               zeros_of(token));
+      make_row<Form>(call_, batch_, head_, at, kQueries + i, first, row(token, kQueries + i),
+                     zeros_of(token));
     });
   }
   __device__ __forceinline__ float* row(int token, int which) const {
@@ -337,8 +363,6 @@ class StageOf {
   float *const shared_, *const values_;
 };
 
-using Stage = StageOf<false>;
-
 static __device__ __noinline__ float state_element(const Floats<4>& x, int64_t offset) {
   return load_fp(x.view.data, x.dtype, offset);
 }
@@ -346,9 +370,18 @@ static __device__ __noinline__ void store_element(const Floats<4>& x, int64_t of
   store_fp(x.view.data, x.dtype, offset, value);
 }
 
-// Lanes: how many are along d, where every lane has all its rows and columns; 0: as the call says.
+// The thread's number, made anew: what follows from it is not kept in registers around loops.
+__device__ __forceinline__ uint32_t step_thread() {
+  uint32_t thread = threadIdx.x;
+  asm volatile("" : "+r"(thread));
+  return thread;
+}
+
+// Lanes: how many are along d, where every lane has all its rows and columns, and columns have no
+// gates; 0: as the call says.
 template <int Lanes>
 struct LaneOf {
+  static constexpr bool whole = Lanes > 0;
   const Recur& a;
   const RecurCall& call;
   const int lanes, ld, le;
@@ -356,15 +389,21 @@ struct LaneOf {
   int64_t head;
   int64_t first;  // and in all
 
-  __device__ LaneOf(const RecurCall& call, int64_t head, int64_t slice)
+  __device__ LaneOf(const RecurCall& call, int64_t head, int64_t slice,
+                    uint32_t thread = threadIdx.x)
       : a(call.a),
         call(call),
         lanes(Lanes ? Lanes : call.lanes),
-        ld(threadIdx.x % lanes),
-        le(threadIdx.x % 32 / lanes),
-        local((static_cast<int>(threadIdx.x) / 32 * (32 / lanes) + le) * CW),
+        ld(thread % lanes),
+        le(thread % 32 / lanes),
+        local((static_cast<int>(thread) / 32 * (32 / lanes) + le) * CW),
         head(head),
-        first(slice * columns_of(call) + local) {}
+        first(slice * columns() + local) {}
+
+  // Of the block.
+  __device__ __forceinline__ int columns() const {
+    return Lanes ? 32 / (Lanes ? Lanes : 1) * CW * call.warps : columns_of(call);
+  }
 
   __device__ __forceinline__ int row(int r) const { return r / 4 * 4 * lanes + 4 * ld + r % 4; }
   __device__ __forceinline__ bool has(int r) const { return Lanes || row(r) < a.d; }
@@ -585,10 +624,11 @@ struct LaneOf {
       for (int j = 0; j < CW; ++j) h[r][j] = fmaf(factor * value, y[j], h[r][j]);
     });
   }
-  __device__ __forceinline__ void shrink(const float* decay, const float (&column)[CW], bool zeros,
-                                         float (&h)[R][CW]) const {
-    if (!a.row_gates() && !a.gate_value) return;
-    if (!zeros && !a.gate_value) {
+  // by_column: columns have decays of their own.
+  __device__ __forceinline__ void shrink(const float* decay, const float (&column)[CW],
+                                         bool by_column, bool zeros, float (&h)[R][CW]) const {
+    if (!a.row_gates() && !by_column) return;
+    if (!zeros && !by_column) {
       each(decay, [&](int r, float value) {
 #pragma unroll
         for (int j = 0; j < CW; ++j) h[r][j] *= value;
@@ -598,7 +638,7 @@ struct LaneOf {
     each(decay, [&](int r, float value) {
 #pragma unroll
       for (int j = 0; j < CW; ++j)
-        h[r][j] = decayed(a.gate_value ? value * column[j] : value, h[r][j]);
+        h[r][j] = decayed(by_column ? value * column[j] : value, h[r][j]);
     });
   }
   // scale q^ . (bonus . k^)
@@ -630,15 +670,19 @@ struct LaneToken {
     correction = stage.row(token, kCorrection), low_b = stage.row(token, kLowB);
     const float4 four = *reinterpret_cast<const float4*>(stage.values(token) + lane.local);
     value[0] = four.x, value[1] = four.y, value[2] = four.z, value[3] = four.w;
-    if (a.gate_value) lane.load_column_decay(q, at, column);
+    if (by_column(lane)) lane.load_column_decay(q, at, column);
     zeros = stage.zeros(token);
     if constexpr (Form == Recurrence::corrected) beta = stage.beta(token);
+  }
+  template <class AnyLane>
+  static __device__ __forceinline__ bool by_column(const AnyLane& lane) {
+    return kAdditive<Form> && !AnyLane::whole && lane.a.gate_value;
   }
   // H becomes H~; u and z are what the update then adds.
   template <class AnyLane>
   __device__ __forceinline__ void correct(const AnyLane& lane, float (&h)[R][CW]) {
     if constexpr (Form == Recurrence::low_rank) lane.product(correction, h, z);
-    lane.shrink(decay, column, zeros, h);
+    lane.shrink(decay, column, by_column(lane), zeros, h);
     if constexpr (Form == Recurrence::corrected) lane.product(correction, h, z);
 #pragma unroll
     for (int j = 0; j < CW; ++j)

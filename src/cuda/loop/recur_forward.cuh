@@ -4,10 +4,12 @@
 // once, walks the tokens with the state in registers, and writes it once.
 #pragma once
 #include <algorithm>
+#include <type_traits>
 
 #include "core/locate.h"
 #include "cuda/launch.h"
 #include "cuda/loop/recur.cuh"
+#include "cuda/loop/recur_steps.cuh"
 
 namespace fovea::cuda {
 
@@ -21,95 +23,102 @@ class ForwardWalk {
       : call_(call),
         a_(call.a),
         q_(q),
+        slice_(slice),
         lane_(call, head, slice),
         stage_(call, q_, head, slice, shared),
         token_(token),
         h_(h) {}
 
+  // Tokens in turn; of `full` all keys, then rows of q.  One loop has both, so that the state is
+  // read and stored at one place each: other copies would be compiled again.
   __device__ __forceinline__ void run() {
     lane_.prefetch_state(q_);
-    if constexpr (Lanes > 0) {
-      once();
-    } else if (a_.full) {
-      lane_.load_state(q_, h_);
-      full();
-    } else {
-      causal();
+    const Recur::Keys keys = full() ? a_.keys(q_) : Recur::Keys{q_.begin, q_.count};
+    const Count end = static_cast<Count>(full() ? keys.count + q_.count : q_.count);
+    int staged = fill(keys, 0), i = 0;
+    lane_.load_state(q_, h_);
+    int64_t next = a_.snapshot ? a_.run.every : INT64_MAX;
+    Count kept = 0;
+#pragma unroll 1
+    for (Count t = 0;; ++t, ++i) {
+      if (t == next || t == end) {
+        store(t == next, kept, t == end);
+        ++kept, next += a_.run.every;
+      }
+      if (t == end) break;
+      if (Lanes == 0 && i == staged) staged = fill(keys, t), i = 0;
+      const int64_t row = full() ? t - keys.count : t;
+      const bool of_keys = !full() || row < 0;
+      step(i, of_keys ? keys.begin + t : q_.begin + row, of_keys, a_.o && row >= q_.from);
     }
-    if (a_.state_out) lane_.store_state(a_.state_out, call_.out, a_.run.out_row(q_.sequence), h_);
   }
 
  private:
-  __device__ __forceinline__ int count(int64_t t, int64_t end) const {
-    return static_cast<int>(min(static_cast<int64_t>(call_.tokens), end - t));
+  using Count = std::conditional_t<(Lanes > 0), int, int64_t>;  // one stage's tokens fit an int
+
+  __device__ __forceinline__ bool full() const {
+    return kAdditive<Form> && Lanes == 0 && a_.full;
   }
-  // All tokens in one stage: the state is read after it, and no call or loop is around it.
-  __device__ __forceinline__ void once() {
-    const int tokens = static_cast<int>(q_.count);
-    stage_.fill(q_.begin, tokens, 0, with_outputs(0, tokens) ? stage_.end() : kQueries);
-    lane_.load_state(q_, h_);
-    next_ = a_.snapshot ? a_.run.every : INT64_MAX;
-    for (int i = 0; i < tokens; ++i) step(i, i);
+  __device__ __forceinline__ bool read_before() const {
+    return kAdditive<Form> && a_.read_before;
   }
-  __device__ __forceinline__ void causal() {
-    next_ = a_.snapshot ? a_.run.every : INT64_MAX;
-    if (!q_.count) lane_.load_state(q_, h_);
-    for (int64_t t0 = 0; t0 < q_.count; t0 += call_.tokens) {
-      const int tokens = count(t0, q_.count);
-      stage_.fill(q_.begin + t0, tokens, 0, with_outputs(t0, tokens) ? stage_.end() : kQueries);
-      if (t0 == 0) lane_.load_state(q_, h_);
-      for (int i = 0; i < tokens; ++i) step(i, t0 + i);
+
+  // Stages tokens from the t-th on, of one axis; returns how many.  Lanes: all of them.
+  __device__ __forceinline__ int fill(const Recur::Keys& keys, int64_t t) {
+    const int64_t row = full() ? t - keys.count : t;
+    const bool of_keys = !full() || row < 0;
+    const int64_t left = of_keys ? keys.count - t : q_.count - row;
+    const int count =
+        static_cast<int>(Lanes ? left : min(static_cast<int64_t>(call_.tokens), left));
+    stage_.fill(of_keys ? keys.begin + t : q_.begin + row, count, of_keys ? 0 : kQueries,
+                a_.o && row + count > q_.from ? stage_.end() : kQueries);
+    return count;
+  }
+  // The state: snapshot `kept`, and what is left at the end.
+  __device__ __forceinline__ void store(bool snapshot, Count kept, bool last) const {
+    const LaneOf<Lanes> lane(call_, lane_.head, slice_, step_thread());
+#pragma unroll 1
+    for (int which = 0; which < 2; ++which) {
+      const bool of_end = which;
+      const Floats<4>& to = of_end ? a_.state_out : a_.snapshot;
+      if (!to || !(of_end ? last : snapshot && kept < a_.run.kept)) continue;
+      lane.store_state(to, of_end ? call_.out : call_.snapshot,
+                       of_end ? a_.run.out_row(q_.sequence) : a_.run.kept_row(q_, kept), h_);
     }
   }
-  __device__ __forceinline__ bool with_outputs(int64_t t, int tokens) const {
-    return a_.o && t + tokens > q_.from;
-  }
-  // Token t of the sequence, i of the stage.
-  __device__ __forceinline__ void step(int i, int64_t t) {
-    const int64_t at = q_.begin + t;
-    const bool out = a_.o && t >= q_.from;
+  // Token i of the stage.
+  __device__ __forceinline__ void step(int i, int64_t at, bool update, bool out) {
     token_.load(lane_, stage_, q_, i, at);
-    if (out && a_.read_before) outputs(i, at, true);
-    token_.correct(lane_, h_), token_.add(lane_, h_);
-    if (out && !a_.read_before) outputs(i, at, true);
-    if (t + 1 != next_) return;
-    if (kept_ < a_.run.kept)
-      lane_.store_state(a_.snapshot, call_.snapshot, a_.run.kept_row(q_, kept_), h_);
-    ++kept_, next_ += a_.run.every;
-  }
-  __device__ __forceinline__ void full() {
-    const Recur::Keys keys = a_.keys(q_);
-    for (int64_t t0 = 0; t0 < keys.count; t0 += call_.tokens) {
-      const int tokens = count(t0, keys.count);
-      stage_.fill(keys.begin + t0, tokens, 0, kQueries);
-      for (int i = 0; i < tokens; ++i) {
-        token_.load(lane_, stage_, q_, i, keys.begin + t0 + i);
+    constexpr int kUnrolled = kAdditive<Form> ? 1 : 2;
+#pragma unroll kUnrolled
+    for (int turn = 0; turn < 2; ++turn) {
+      if ((turn == 0) == read_before()) {
+        if (out) outputs(i, at);
+      } else if (update) {
         token_.correct(lane_, h_), token_.add(lane_, h_);
       }
     }
-    for (int64_t t0 = q_.from; a_.o && t0 < q_.count; t0 += call_.tokens) {
-      const int tokens = count(t0, q_.count);
-      stage_.fill(q_.begin + t0, tokens, kQueries, stage_.end());
-      for (int i = 0; i < tokens; ++i) outputs(i, q_.begin + t0 + i, false);
-    }
   }
-  __device__ __forceinline__ void outputs(int token, int64_t at, bool with_token) {
+  __device__ __forceinline__ void outputs(int token, int64_t at) {
     const bool fours = call_.fours & kFoursO;
     each_output(call_, stage_, lane_.head, token, at, [&](int64_t output, const float* query) {
-      float y[CW];
+      float y[CW], own_column = 0;  // that of the lane along d
       lane_.product(query, h_, y);
-      const float over = a_.den ? *a_.den.at(q_.batch, at, output) : 1.f;
-      const float own = a_.bonus ? lane_.bonus(query, token_.key) : 0.f;
+      const bool divided = kAdditive<Form> && a_.den, bonus = kAdditive<Form> && a_.bonus;
+      const bool skip = kAdditive<Form> && a_.skip;
+      const float over = divided ? *a_.den.at(q_.batch, at, output) : 1.f;
+      const float own = bonus ? lane_.bonus(query, token_.key) : 0.f;
 #pragma unroll
       for (int j = 0; j < CW; ++j) {
-        y[j] = fmaf(a_.scale, y[j], a_.added);
-        if (a_.den) y[j] /= over;
-        if (a_.bonus) y[j] += a_.bonus_of(own * token_.value[j]);
-        if (with_token && a_.skip && lane_.has_column(j))
-          y[j] = fmaf(*a_.skip.at(lane_.head, lane_.first + j), token_.value[j], y[j]);
-        if (!fours && lane_.ld == j && lane_.has_column(j))
-          a_.o.store(y[j], q_.batch, at, output, lane_.first + j);
+        float sum = fmaf(a_.scale, y[j], a_.added);
+        if (divided) sum /= over;
+        if (bonus) sum += a_.bonus_of(own * token_.value[j]);
+        if (skip && lane_.has_column(j))
+          sum = fmaf(*a_.skip.at(lane_.head, lane_.first + j), token_.value[j], sum);
+        y[j] = sum, own_column = lane_.ld == j ? sum : own_column;
       }
+      if (!fours && lane_.ld < CW && lane_.has_column(lane_.ld))
+        a_.o.store(own_column, q_.batch, at, output, lane_.first + lane_.ld);
       if (fours && lane_.ld == 0 && lane_.has_column(0))
         store_four(a_.o, a_.o.offset(q_.batch, at, output, lane_.first), y);
     });
@@ -118,9 +127,9 @@ class ForwardWalk {
   const RecurCall& call_;
   const Recur& a_;
   const RunTokens q_;
+  const int64_t slice_;
   const LaneOf<Lanes> lane_;
-  StageOf<(Lanes > 0)> stage_;
-  int64_t kept_ = 0, next_;  // snapshots so far, tokens before the next one
+  Stage<Form, (Lanes > 0)> stage_;
   LaneToken<Form>& token_;
   float (&h_)[R][CW];
 };
@@ -142,7 +151,7 @@ __global__ void __launch_bounds__(256, 2)
       .run();
 }
 
-// Of whole lanes, all tokens in one stage: decode and drafts.
+// Of whole lanes, all tokens in one stage: decode and drafts that recur_steps.cuh does not serve.
 template <Recurrence Form, int Lanes>
 __global__ void __launch_bounds__(256, 2) recur_whole_simt(const __grid_constant__ RecurCall call) {
   extern __shared__ __align__(16) float s_stage[];
@@ -171,6 +180,7 @@ void recur_forward(Context& ctx, const char* op, const RecurCall& call, int64_t 
   const auto whole = [&]<int Lanes> {
     launch<recur_whole_simt<Form, Lanes>>(ctx, op, work, 32 * call.warps, stage_bytes(call), call);
   };
+  if (recur_steps<Form>(ctx, op, call)) return;
   if (work <= INT_MAX && serves_whole(call)) {
     if (call.lanes == 4) return whole.template operator()<4>();
     if (call.lanes == 8) return whole.template operator()<8>();

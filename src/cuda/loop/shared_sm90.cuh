@@ -56,8 +56,8 @@ struct SharedLayout90 : sm90::SharedLayout {
   int q = tiles(Shape::q_bytes, Shape::Slots), keys = tiles(Shape::stage_bytes, Shape::Stages),
       slots = of<TileSlot<Source, Mask>>(2), pages = of<int>(2 * 32),
       absent = of<uint32_t>(Shape::Stages * absent_words), word = of<int>(),
-      tile_pipe = pipeline<2>(), q_pipe = pipeline<Shape::Slots>(),
-      key_pipe = pipeline<Shape::Stages>(), prefetch = barriers(), confirmed = barriers(2),
+      tile_pipe = pipeline(2), q_pipe = pipeline(Shape::Slots), key_pipe = pipeline(Shape::Stages),
+      prefetch = barriers(), confirmed = barriers(2),
       votes = of<uint4>(Shape::Stages * groups_that_vote);
 };
 

@@ -93,6 +93,14 @@ __device__ inline void cluster_arrive() {
 __device__ inline void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
+// To the place of `address` in the shared memory of a block of the cluster.
+__device__ inline void store_cluster(uint32_t address, uint32_t block, float x) {
+  asm volatile(
+      "{.reg .b32 at; mapa.shared::cluster.u32 at, %0, %1; st.shared::cluster.f32 [at], %2;}" ::"r"(
+          address),
+      "r"(block), "f"(x)
+      : "memory");
+}
 // Makes the thread's stores to shared memory visible to TMA and wgmma.
 __device__ inline void fence_shared() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -173,6 +181,20 @@ __device__ inline void tma_store(void* to, uint32_t from, uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from),
                "r"(bytes)
                : "memory");
+}
+// To L2: the same bytes, and a box as tma_load_box loads it.
+__device__ inline void tma_prefetch(const void* from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+__device__ inline void tma_prefetch_box(const CUtensorMap& map, int column, int row, int head,
+                                        int batch) {
+  asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];" ::"l"(&map),
+               "r"(column), "r"(row), "r"(head), "r"(batch)
+               : "memory");
+}
+// The line of an address.
+__device__ inline void prefetch_line(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from) : "memory");
 }
 // to[i] += from[i] in f32.
 __device__ inline void tma_reduce_add(float* to, uint32_t from, uint32_t bytes) {

@@ -60,10 +60,7 @@ struct SharedLayout {
   // Their bases are multiples of 1024 bytes: the swizzle repeats as often.
   constexpr int tiles(int size, int count = 1) { return add(count * size, 1024); }
   constexpr int barriers(int count = 1) { return add(count * 8, 8); }
-  template <int Stages>
-  constexpr int pipeline() {
-    return add(Pipeline<Stages>::bytes, 8);
-  }
+  constexpr int pipeline(int stages) { return add(stages * Pipeline<1>::bytes, 8); }
 };
 
 }  // namespace fovea::cuda::sm90

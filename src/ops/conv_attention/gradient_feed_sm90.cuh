@@ -46,8 +46,8 @@ struct ConvGradientLayout90 : sm90::SharedLayout {
       ring = tiles(Shape::stage_bytes, Shape::Stages), scores = tiles(Shape::score_bytes, 4),
       bands = add(2 * Shape::Bands::table_bytes, 16),
       row_stats = of<float2>(Shape::keys ? Shape::Groups * 2 * Shape::BN : 0),
-      slot = of<ConvGradientSlot>(), next_slot = of<ConvGradientSlot>(), line_pipe = pipeline<1>(),
-      tile_pipe = pipeline<Shape::Stages>();
+      slot = of<ConvGradientSlot>(), next_slot = of<ConvGradientSlot>(), line_pipe = pipeline(1),
+      tile_pipe = pipeline(Shape::Stages);
 };
 
 template <class Shape>

@@ -109,8 +109,8 @@ struct ConvSlot {
 template <class Shape>
 struct ConvLayout90 : sm90::SharedLayout {
   int q = tiles(Shape::q_bytes, Shape::Slots), keys = tiles(Shape::stage_bytes, Shape::Stages),
-      scores = tiles(Shape::score_bytes, 3), slots = of<ConvSlot>(2), tile_pipe = pipeline<2>(),
-      q_pipe = pipeline<Shape::Slots>(), key_pipe = pipeline<Shape::Stages>();
+      scores = tiles(Shape::score_bytes, 3), slots = of<ConvSlot>(2), tile_pipe = pipeline(2),
+      q_pipe = pipeline(Shape::Slots), key_pipe = pipeline(Shape::Stages);
 };
 
 template <class Shape>

@@ -3,6 +3,8 @@
 // their gradients W from the last chunk on, which need no state.  With intra_sm90.cuh's T and A:
 //   dU = suffix . (K W) + A' dO,  dV = (T beta)' dU
 //   W = all W + (|q|^-1 2^P . Q)' dO - (answer . K)' dV
+// Under a key gate the decays are in the tiles of keys_sm90.cuh, K- for suffix, K~ for answer, Q~
+// for |q|^-1 2^P . Q, and the vectors have norms alone.
 // Here W, dU, dV and A are without `scale`, which dV takes when it is stored: where decays and
 // norms are 1 dO is not rounded again.
 // A chain is a sequence, a state head and 64 value columns.  Blocks of states are those of
@@ -41,6 +43,7 @@ namespace fovea::cuda {
 template <DeltaConfig90 C>
 struct DeltaStatesShape90 : DeltaShape90<C> {
   static constexpr bool whole = true;
+  static constexpr int Span = C.form == DeltaForm::head ? delta_span(C.d) : 1;
 };
 
 template <class Shape>
@@ -65,7 +68,7 @@ class DeltaStates90 : public DeltaBlock90<Shape> {
   __device__ void store_parts() const {
     typename Base::SlotState slot;
     if (threadIdx.x % 32) return;
-    constexpr int kSpan = delta_span(Shape::D);
+    constexpr int kSpan = Shape::Span;
     const int64_t spans = work_.forward.slot<kSpan>(chain_.run.sequence, chain_.run.begin);
     const auto place = [&](int64_t slot) {
       return (slot * a_.heads + chain_.head) * work_.forward.tiles + chain_.column / kChainColumns;
@@ -92,9 +95,11 @@ class DeltaStates90 : public DeltaBlock90<Shape> {
 
 // ---- their gradients
 
-template <int Dtype_, int D_, int Stages_, int Queries_>
+template <int Dtype_, int D_, int Stages_, int Queries_, bool Keyed_ = false>
 struct DeltaReverseShape90 {
   static constexpr int Dtype = Dtype_, D = D_, Stages = Stages_, QStages = Queries_;
+  static constexpr bool Keyed = Keyed_;
+  static constexpr int Span = Keyed ? 1 : delta_span(D);
   using TileQ = Swizzled<kChainTokens, D>;
   using TileV = Swizzled<kChainTokens, kChainColumns>;
   using TileT = Swizzled<kChainTokens, kChainTokens>;
@@ -102,13 +107,19 @@ struct DeltaReverseShape90 {
   using Keys = sm90::Pipeline<Stages>;
   using Queries = sm90::Pipeline<QStages>;
   using One = sm90::Pipeline<1>;
-  // Where the parts of a stage lie.
-  static constexpr int at_inverse = TileQ::bytes;
-  static constexpr int key_bytes = at_inverse + kDeltaInverseStride;
-  static constexpr int key_loaded = at_inverse + kDeltaInverseBytes;
-  static constexpr int at_dout = TileQ::bytes, at_score = at_dout + TileV::bytes;
-  static constexpr int query_bytes = at_score + kDeltaScoreStride;
-  static constexpr int query_loaded = at_score + kDeltaScoreBytes;
+  // Where the parts of a stage lie: without key gates K answers and updates.
+  static constexpr int key_stride = Keyed ? delta_keys_bytes(D) : kDeltaInverseStride;
+  static constexpr int at_inverse = Keyed ? 0 : TileQ::bytes;
+  static constexpr int at_answer = Keyed ? kDeltaKeysAt : 0;
+  static constexpr int at_update = Keyed ? at_answer + TileQ::bytes : 0;
+  static constexpr int key_bytes = at_inverse + key_stride;
+  static constexpr int key_loaded = Keyed ? key_bytes : at_inverse + kDeltaInverseBytes;
+  static constexpr int query_stride = Keyed ? delta_query_bytes(D) : kDeltaScoreStride;
+  static constexpr int at_dout = Keyed ? query_stride : TileQ::bytes;
+  static constexpr int at_score = Keyed ? 0 : at_dout + TileV::bytes;
+  static constexpr int at_query = Keyed ? kDeltaScoreStride : 0;
+  static constexpr int query_bytes = Keyed ? at_dout + TileV::bytes : at_score + query_stride;
+  static constexpr int query_loaded = Keyed ? query_bytes : at_score + kDeltaScoreBytes;
 };
 
 template <class Shape>
@@ -118,12 +129,12 @@ struct DeltaReverseShared90 : sm90::SharedLayout {
   int w = tiles(Shape::TileH::bytes);
   int dv = tiles(Shape::TileV::bytes);
   int x = tiles(kChainTokens * kChainColumns * 4);
-  int key_pipe = this->template pipeline<Shape::Stages>();
-  int q_pipe = this->template pipeline<Shape::QStages>();
-  int scaled_pipe = this->template pipeline<Shape::QStages>();
-  int x_pipe = this->template pipeline<1>();
-  int w_pipe = this->template pipeline<1>();
-  int dv_pipe = this->template pipeline<1>();
+  int key_pipe = this->pipeline(Shape::Stages);
+  int q_pipe = this->pipeline(Shape::QStages);
+  int scaled_pipe = this->pipeline(Shape::QStages);
+  int x_pipe = this->pipeline(1);
+  int w_pipe = this->pipeline(1);
+  int dv_pipe = this->pipeline(1);
   int tail = barriers();
 };
 
@@ -205,13 +216,16 @@ class DeltaReverse90 {
           [&](uint32_t barrier) {
             const int64_t inverse = (slot_ + c) * a_.heads + head_;
             sm90::barrier_expect(barrier, Shape::key_loaded);
-            sm90::tma_load_panels<TileQ>(key_tile(key), w_.forward.k, barrier, row,
-                                         static_cast<int>(a_.key_head(head_)), batch);
+            if constexpr (!Shape::Keyed)
+              sm90::tma_load_panels<TileQ>(key_tile(key), w_.forward.k, barrier, row,
+                                           static_cast<int>(a_.key_head(head_)), batch);
             sm90::tma_load(key_tile(key) + Shape::at_inverse,
-                           w_.forward.inverses + inverse * kDeltaInverseStride, kDeltaInverseBytes,
-                           barrier);
+                           w_.forward.inverses + inverse * Shape::key_stride,
+                           Shape::key_loaded - Shape::at_inverse, barrier);
           },
-          [&] { zero_rows<TileQ>(key_tile(key), last, kChainTokens); });
+          [&] {
+            if constexpr (!Shape::Keyed) zero_rows<TileQ>(key_tile(key), last, kChainTokens);
+          });
       for (int j = 0; j < outputs_; ++j, query.next()) {
         const int64_t head = head_ * outputs_ + j;
         const uint32_t q = q_tile(query);
@@ -221,15 +235,16 @@ class DeltaReverse90 {
             [&](uint32_t barrier) {
               const int64_t score = (slot_ + c) * a_.heads_out + head;
               sm90::barrier_expect(barrier, Shape::query_loaded);
-              sm90::tma_load_panels<TileQ>(q, w_.forward.q, barrier, row,
-                                           static_cast<int>(a_.query_head(head)), batch);
+              if constexpr (!Shape::Keyed)
+                sm90::tma_load_panels<TileQ>(q, w_.forward.q, barrier, row,
+                                             static_cast<int>(a_.query_head(head)), batch);
               sm90::tma_load_box(q + Shape::at_dout, w_.dout, barrier, static_cast<int>(column_),
                                  row, static_cast<int>(head), batch);
-              sm90::tma_load(q + Shape::at_score, w_.forward.scores + score * kDeltaScoreStride,
-                             kDeltaScoreBytes, barrier);
+              sm90::tma_load(q + Shape::at_score, w_.forward.scores + score * Shape::query_stride,
+                             Shape::Keyed ? Shape::query_stride : kDeltaScoreBytes, barrier);
             },
             [&] {
-              zero_rows<TileQ>(q, last, kChainTokens);
+              if constexpr (!Shape::Keyed) zero_rows<TileQ>(q, last, kChainTokens);
               zero_rows<TileV>(q + Shape::at_dout, 0, from);
               zero_rows<TileV>(q + Shape::at_dout, last, kChainTokens);
             });
@@ -240,7 +255,7 @@ class DeltaReverse90 {
   // Warp 1.
   __device__ void store_parts() const {
     const int lane = threadIdx.x % 32;
-    constexpr int kSpan = delta_span(D);
+    constexpr int kSpan = Shape::Span;
     const int64_t spans = w_.forward.slot<kSpan>(run_.sequence, run_.begin);
     OneState slot;
     for (int c = chunks_ - 1; c >= 0; --c, slot.next()) {
@@ -304,9 +319,9 @@ class DeltaReverse90 {
         const uint32_t q = q_tile(query);
         scaled_.wait(query);
         sm90::fence();
-        sm90::product_transposed<Dtype, kChainTokens>(sum, sm90::descriptor(q + Shape::at_dout),
-                                                      sm90::descriptor(q, TileQ::panel_bytes),
-                                                      j > 0);
+        sm90::product_transposed<Dtype, kChainTokens>(
+            sum, sm90::descriptor(q + Shape::at_dout),
+            sm90::descriptor(q + Shape::at_query, TileQ::panel_bytes), j > 0);
         sm90::commit();
         if (++j == outputs_) break;
         sm90::wait<0>();
@@ -318,14 +333,17 @@ class DeltaReverse90 {
       uint32_t packed[kChainTokens / 16][4];
       give_values(dv, by, c, one, packed);
       sm90::fence();
-      sm90::product_columns<Dtype>(sum, packed, sm90::descriptor(k, TileQ::panel_bytes), true);
+      sm90::product_columns<Dtype>(
+          sum, packed, sm90::descriptor(k + Shape::at_answer, TileQ::panel_bytes), true);
       sm90::commit();
       const float all = by.all;
       sm90::wait<0>();
       sm90::pin(sum);
+      if constexpr (Shape::Keyed)
+        state.advance(reinterpret_cast<const float*>(&by) + kDeltaChannels / 4, by.zero[1], sum);
       keys_.release(key), key.next();
       queries_.release(query), query.next();
-      state.advance(all, sum);
+      if constexpr (!Shape::Keyed) state.advance(all, sum);
     }
     multiply(state.x, a_.scale);
     if (w_.b.dstate_in) state.store({w_.b.dstate_in, FOVEA_F32}, run_.sequence, head_, column_);
@@ -347,10 +365,12 @@ class DeltaReverse90 {
         sm90::commit();
         sm90::wait<0>();
         sm90::pin(x);
-        sm90::named_barrier_sync(1, 128);
-        scale_rows(q);
-        sm90::fence_shared();
-        __syncwarp();
+        if constexpr (!Shape::Keyed) {
+          sm90::named_barrier_sync(1, 128);
+          scale_rows(q);
+          sm90::fence_shared();
+          __syncwarp();
+        }
         sm90::barrier_arrive_warp(scaled_.full(query));
       }
       x_.acquire(one);
@@ -438,7 +458,7 @@ class DeltaReverse90 {
     pack_rows<Dtype>(w, state.x, none);
     keys_.wait(key);
     sm90::fence();
-    sm90::product_rows<Dtype, TileQ>(y, w, sm90::descriptor(k));
+    sm90::product_rows<Dtype, TileQ>(y, w, sm90::descriptor(k + Shape::at_update));
     sm90::commit();
     slopes_.acquire(one);
     publish<Dtype, TileH>(at_ + kShared.w, nullptr, w, none);

@@ -92,9 +92,9 @@ struct DeltaGradientShared90 : sm90::SharedLayout {
   int unit = add(2 * sizeof(DeltaUnit), 16);
   int dots = add(2 * sizeof(DeltaDots<Shape::Groups>), 16);
   int late = add(sizeof(DeltaLate), 16);
-  int unit_pipe = this->template pipeline<2>();
-  int row_pipe = this->template pipeline<1>();
-  int panel_pipe = this->template pipeline<Shape::Panels>();
+  int unit_pipe = this->pipeline(2);
+  int row_pipe = this->pipeline(1);
+  int panel_pipe = this->pipeline(Shape::Panels);
   int tail = barriers();
 };
 

@@ -278,7 +278,9 @@ class DeltaChunk90 {
       floats(kShared.norm)[to + i] = norm;
       if (to) continue;
       vectors().answer[i] = vectors().suffix[i] = norm;
-      floats(kShared.beta)[i] = has(in) ? beta(token_ + i) : 0.f;
+      float by = has(in) ? beta(token_ + i) : 0.f;
+      if (has(in) && fabsf(by) < w_.beta_least) by = copysignf(w_.beta_least, by);
+      floats(kShared.beta)[i] = by;
     }
   }
   __device__ float beta(int64_t token) const {

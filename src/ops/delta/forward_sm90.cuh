@@ -82,10 +82,10 @@ struct DeltaShared90 : sm90::SharedLayout {
   int u = tiles(Shape::TileU::bytes, Shape::Slots);
   int v = Shape::Low ? tiles(Shape::TileU::bytes, Shape::Slots) : 0;  // V' of a low rank
   int times = Shape::Dtype == FOVEA_F16 ? of<float>(2 * Shape::Slots * kChainColumns) : 0;
-  int key_pipe = this->template pipeline<Shape::Stages>();
-  int q_pipe = this->template pipeline<Shape::QStages>();
-  int h_pipe = this->template pipeline<Shape::Slots>();
-  int u_pipe = this->template pipeline<Shape::Slots>();
+  int key_pipe = this->pipeline(Shape::Stages);
+  int q_pipe = this->pipeline(Shape::QStages);
+  int h_pipe = this->pipeline(Shape::Slots);
+  int u_pipe = this->pipeline(Shape::Slots);
   int tail = barriers();
 };
 

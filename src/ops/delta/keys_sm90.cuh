@@ -4,7 +4,7 @@
 // norms, and a sum over channels c:
 //   M_ts = beta_t sum_c k^_tc k^_sc 2^(P_t - P_s), s < t      T = (1 + M)^-1
 //   A_ts = scale sum_c q^_tc k^_sc 2^(P_t - P_s),  s <= t
-//   Q~ = q 2^P,  K~ = k 2^P,  K- = k 2^S
+//   Q~ = q 2^P, for gradients q^ 2^P,  K~ = k 2^P,  K- = k 2^S
 // Scores are products of scaled rows of q and k, and of scaled columns of k (chunk_sm90.cuh). Where
 // gates of a warp are too strong for that, the scores of its tokens with themselves are made in
 // halves: 8 rows by 8 columns before them, 4 by 4, 2 by 2, 1 by 1, and the diagonal.
@@ -89,6 +89,7 @@ class DeltaKeys : public DeltaChunk90<D, DeltaKeysShared<D>> {
   // Rows and columns of the products, and the tiles of the chain.  Returns whether the warp's own
   // block was made apart: then it is in `own`.
   __device__ bool scale(Own& own) const {
+    __syncwarp();  // norms
     const Scales by = scales();
     const bool wide = __any_sync(~0u, by.strong);
     if (wide) halves(own);
@@ -113,7 +114,12 @@ class DeltaKeys : public DeltaChunk90<D, DeltaKeysShared<D>> {
 #pragma unroll
       for (int c = 0; c < C; ++c) up[c] *= by.before[c], down[c] *= by.after[c];
       put(keys + at, k, up), put(keys + Tile::bytes + at, k, down);
-      if (outputs_) put(queries + at, q, up);
+      if (outputs_) {
+        const float by_norm = w_.norm_bytes ? floats(kShared.norm)[64 + kRows * warp_ + i] : 1.f;
+#pragma unroll
+        for (int c = 0; c < C; ++c) up[c] *= by_norm;
+        put(queries + at, q, up);
+      }
     }
     return wide;
   }

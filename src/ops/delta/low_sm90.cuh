@@ -126,6 +126,7 @@ class DeltaLow : public DeltaChunk90<D, DeltaLowShared<D>> {
   // Rows and columns of the products, and the tiles of the chain.  Returns whether the warp's own
   // block was made apart: then it is in `own`.
   __device__ bool scale(Scores<2>& own) const {
+    __syncwarp();  // norms
     const Scales by = scales();
     const bool wide = __any_sync(~0u, by.strong);
     if (wide) halves(own);
@@ -157,7 +158,12 @@ class DeltaLow : public DeltaChunk90<D, DeltaLowShared<D>> {
       }
       put(keys + at, a, whole), put(keys + Tile::bytes + at, b, down);
       put(keys + 2 * Tile::bytes + at, k, down);
-      if (outputs_) put(queries + at, q, up);
+      if (outputs_) {
+        const float by_norm = w_.norm_bytes ? floats(kShared.norm)[64 + kRows * warp_ + i] : 1.f;
+#pragma unroll
+        for (int c = 0; c < C; ++c) up[c] *= by_norm;  // for gradients
+        put(queries + at, q, up);
+      }
 #pragma unroll
       for (int c = 0; c < C; ++c) up[c] = before[c], sum[c] = earlier[c];
     }

@@ -4,8 +4,9 @@
 #pragma once
 #include <cuda.h>  // CUtensorMap; nothing of libcuda is linked
 
-#include "core/recur.h"
+#include "core/recur_gradients.h"
 #include "cuda/device.h"
+#include "ops/gla/forward.cuh"
 
 namespace fovea::cuda {
 
@@ -51,5 +52,38 @@ struct GlaGradientConfig90 {
 // Explicitly instantiated, one file for each width.
 template <GlaGradientConfig90 C>
 GlaGradientInstance90 gla_gradient_sm90_instance();
+
+// With key gates (backward_keys_sm90.cuh).
+struct GlaKeyGradientWork90 {
+  GlaWork90 forward;  // of the tiles: each token has an output, and a.o is dout
+  Recur a;            // the call as it is
+  CUtensorMap dout;
+  View<4> dstate_out, dstate_in;
+  // Of a chunk, a state head and 64 value columns, swizzled tiles [value][key] of 16 bits:
+  unsigned char* states;    // H before the chunk
+  unsigned char* slopes;    // W after it: the gradient of the state over scale
+  Floats<4> dq, dk, dv;     // (batch, token, head, column): outputs or terms; or not given
+  bool dq_whole, dk_whole;  // the same with the bonus
+  Floats<4> dgate;          // the output: of the raw gate; or not given
+  float* dg;                // (b s, heads, d): of the log of the decay; or not given
+  float* de;                // (b s, heads): of scale q . (bonus . k), over scale; with bonus
+  float* dbonus;            // (slots, heads, d): a chunk's; or not given
+  int32_t ahead;            // blocks that run at once
+  int64_t chains;           // (sequence, head, 64 value columns)
+};
+
+struct GlaKeyGradientInstance90 {
+  int32_t dtype, d;
+  void (*launch)(Context&, const GlaKeyGradientWork90&);
+};
+
+// A row of backward_keys.inc.
+struct GlaKeyGradientConfig90 {
+  int dtype, d;
+  int stages;  // of the chains
+};
+
+template <GlaKeyGradientConfig90 C>
+GlaKeyGradientInstance90 gla_key_gradient_sm90_instance();
 
 }  // namespace fovea::cuda

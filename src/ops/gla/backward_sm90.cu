@@ -23,6 +23,7 @@
 #include "cuda/loop/recur.h"
 #include "ops/gla/backward.cuh"
 #include "ops/gla/gla.h"
+#include "ops/gla/rows_sm90.cuh"
 
 namespace fovea {
 namespace {
@@ -158,42 +159,10 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Whether a row has a gradient: of q, of k and v.
-__device__ __forceinline__ bool has_row(const Recur& a, int64_t batch, int64_t at, bool of_q) {
-  if (!a.in_use(batch, at)) return false;
-  if (!of_q) return true;
-  const RunTokens run = a.run[a.sequence_of(batch, at)];
-  return at - run.begin >= run.from;
-}
-
-struct Rows {
-  Floats<4> out;
-  int64_t heads, width;
-  bool of_q;
-};
-
-// Zeroes the rows of an output that its chain does not store, a warp a row.
-__global__ void __launch_bounds__(kThreads)
-    gla_unused_rows_sm90(const __grid_constant__ Recur a, Rows rows, int64_t work) {
-  const int lane = threadIdx.x % 32;
-  const int64_t element = rows.out.dtype == FOVEA_F32 ? 4 : 2;
-  for (int64_t w = blockIdx.x * int64_t{kThreads / 32} + threadIdx.x / 32; w < work;
-       w += gridDim.x * int64_t{kThreads / 32}) {
-    const int64_t batch = quotient(w, a.s), at = w - batch * a.s;
-    if (has_row(a, batch, at, rows.of_q)) continue;
-    for (int64_t head = 0; head < rows.heads; ++head) {
-      auto* to = static_cast<unsigned char*>(rows.out.view.data) +
-                 rows.out.offset(batch, at, head) * element;
-      for (int64_t i = 16 * lane; i < rows.width * element; i += 16 * 32)
-        *reinterpret_cast<uint4*>(to + i) = uint4{};
-    }
-  }
-}
-
 // Sums over the state heads that share a head of an output, a warp a head's row.
 //   terms (b, s, heads, width)
 __global__ void __launch_bounds__(kThreads)
-    gla_shared_rows_sm90(const __grid_constant__ Recur a, Rows rows, const float* terms,
+    gla_shared_rows_sm90(const __grid_constant__ Recur a, GlaRows rows, const float* terms,
                          int64_t work) {
   const int64_t share = a.heads / rows.heads;
   for (int64_t w = blockIdx.x * int64_t{kThreads / 32} + threadIdx.x / 32; w < work;
@@ -221,7 +190,7 @@ __global__ void __launch_bounds__(kThreads)
 struct Chain {
   GlaGradientWork90 work;
   const GlaGradientInstance90* run;  // nullptr: nobody asks for what it makes
-  Rows rows;                         // its output
+  GlaRows rows;                      // its output
   Slot<float> terms;  // of its output, where the caller's tensor does not take it as it is
   Slot<float> dots, kept;
 };
@@ -289,16 +258,6 @@ Text refuses(const Context& ctx, const RecurBackward& b) {
   if (a.o.dtype != a.q.dtype) return reason_dtype("dout.dtype", a.o.dtype, a.q.dtype, "q");
   if (a.heads_out != a.heads) return reason("q.shape[2]", a.h, "at most the heads of k and v");
   return "";
-}
-
-// Whether a chain may store its rows in the output.
-bool direct(const Recur& a, const Floats<4>& out, int64_t heads, int64_t rows) {
-  if (!out || heads != a.heads) return false;
-  if (out.dtype != FOVEA_F32 && out.dtype != a.q.dtype) return false;
-  const int64_t extent[3] = {a.b, rows, heads};
-  for (int i = 0; i < 3; ++i)
-    if (extent[i] > 1 && out.view.stride[i] == 0) return false;
-  return in_pieces(out.view, extent, out.dtype == FOVEA_F32 ? 4 : 8);
 }
 
 // Whether dgate_head is stored token by token: no row is left out, and nothing sums.
@@ -382,13 +341,12 @@ Text finish_chain(const Context& ctx, const Recur& all, Chain& chain, bool gated
 
 void launch_chain(Context& ctx, const Recur& a, const Chain& chain, void* base) {
   if (!chain.run) return;
-  const Rows& rows = chain.rows;
+  const GlaRows& rows = chain.rows;
   GlaGradientWork90 w = chain.work;
   if (chain.terms.count)
     w.a.o.view.data = chain.terms.at(base);
   else if (rows.out && (a.run.ragged() || (rows.of_q && a.run.output_from)))
-    launch<gla_unused_rows_sm90>(ctx, kOp, ceil_div(a.b * a.s, kThreads / 32), kThreads, 0, a, rows,
-                                 a.b * a.s);
+    zero_unused_rows(ctx, kOp, a, rows);
   w.dots = chain.dots.at(base);
   w.kept = reinterpret_cast<float4*>(chain.kept.at(base));
   chain.run->launch(ctx, w);

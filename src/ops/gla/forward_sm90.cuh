@@ -59,9 +59,9 @@ struct GlaShared90 : sm90::SharedLayout {
   int h = tiles(Shape::TileH::bytes, 2);
   int times = of<float>(2 * kChainColumns);
   int decays = Shape::gated ? of<float4>(Shape::Stages * kDecayPieces) : 0;
-  int key_pipe = this->template pipeline<Shape::Stages>();
-  int q_pipe = this->template pipeline<Shape::QStages>();
-  int h_pipe = this->template pipeline<2>();
+  int key_pipe = this->pipeline(Shape::Stages);
+  int q_pipe = this->pipeline(Shape::QStages);
+  int h_pipe = this->pipeline(2);
   int tail = barriers();
 
   static constexpr int kDecayPieces = (sizeof(ChainDecay) + 15) / 16;

@@ -13,6 +13,7 @@ extern const Kernel<RecurBackward> gla_backward_host;
 extern const Kernel<Recur> gla_forward_sm90;
 extern const Kernel<Recur> gla_forward_simt;
 extern const Kernel<RecurBackward> gla_backward_sm90;
+extern const Kernel<RecurBackward> gla_backward_keys_sm90;
 extern const Kernel<RecurBackward> gla_backward_simt;
 
 }  // namespace fovea

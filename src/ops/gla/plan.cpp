@@ -96,7 +96,7 @@ Plan plan(const Context& ctx, const fovea_x_gla_backward_params& p) {
   b.dz_out = view_of<3>(p.dz_out), b.dz_in = gradient_of<3>(p.dz_in);
   b.normalise = p.normalise;
   return choose(op, ctx, b, gla_backward_host,
-                FOVEA_CUDA_KERNELS(gla_backward_sm90, gla_backward_simt));
+                FOVEA_CUDA_KERNELS(gla_backward_sm90, gla_backward_keys_sm90, gla_backward_simt));
 }
 
 }  // namespace fovea

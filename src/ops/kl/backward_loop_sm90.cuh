@@ -50,7 +50,7 @@ struct KlBackwardShape90 {
 
 template <class Shape>
 struct KlBackwardLayout90 : BackwardLayout90<Shape> {
-  int ds_pipe = this->template pipeline<2>();
+  int ds_pipe = this->pipeline(2);
 };
 
 template <class Shape>

@@ -51,7 +51,7 @@ struct GatheredLayout90 : sm90::SharedLayout {
   int q = tiles(Shape::q_bytes, Shape::Slots), keys = tiles(Shape::stage_bytes, Shape::Stages),
       items = of<GatheredItem>(Shape::Slots), rows = of<int32_t>(Shape::Slots * Shape::BM),
       places = of<int32_t>(Shape::Slots * Shape::BM), ready = barriers(Shape::Slots),
-      q_pipe = pipeline<Shape::Slots>(), key_pipe = pipeline<Shape::Stages>();
+      q_pipe = pipeline(Shape::Slots), key_pipe = pipeline(Shape::Stages);
 };
 
 template <class Shape>

@@ -1,0 +1,395 @@
+// SPDX-License-Identifier: Apache-2.0
+// The chains of x_delta_backward's low rank on Hopper, in one launch: states from the first chunk
+// on, and their gradients W from the last one on.  With the tiles of low_sm90.cuh:
+//   dU = B-' W + B' dO,  dY = T' dU,  dV = |k|^-1 . (K-' W) + A' dO + G' dY
+//   W = all W + (|q|^-1 Q~)' dO + A~' dY
+// W, dU, dY and dV are without `scale`, which the last two take when they are stored.  A block of
+// gradients is that of backward_chain_sm90.cuh, except that warpgroup 2 makes B' dO and A' dO.
+//
+//   | barrier    | who arrives           | who waits       | what it guards                 |
+//   | keys full  | producer, TMA         | gradient        | T, G, A~, B-, K- of a chunk    |
+//   | keys empty | warps of the gradient | producer        | the same, to be written        |
+//   | q full     | producer, TMA         | both            | B, A, Q~, dO of a chunk        |
+//   | q empty    | warps of both         | producer        | the same, to be written        |
+//   | x full     | warps of warpgroup 2  | gradient        | B' dO and A' dO of a chunk     |
+//   | x empty    | warps of the gradient | warpgroup 2     | the same, to be written        |
+//   | w full     | warps of the gradient | warp 1          | W of a chunk                   |
+//   | w empty    | warp 1                | gradient        | the same, to be written        |
+//   | dv full    | warps of the gradient | warp 1          | dV and dY of a chunk           |
+//   | dv empty   | warp 1                | gradient        | the same, to be written        |
+//   | tail       | producer, TMA         | producer        | dO with rows to be zeroed      |
+#pragma once
+#include "ops/delta/backward_chain_sm90.cuh"
+
+namespace fovea::cuda {
+
+template <int D_, int Stages_, int Queries_>
+struct DeltaLowReverseShape90 {
+  static constexpr int Dtype = FOVEA_BF16, D = D_, Stages = Stages_, QStages = Queries_;
+  using TileQ = Swizzled<kChainTokens, D>;
+  using TileV = Swizzled<kChainTokens, kChainColumns>;
+  using TileH = Swizzled<kChainColumns, D>;
+  using Keys = sm90::Pipeline<Stages>;
+  using Queries = sm90::Pipeline<QStages>;
+  using One = sm90::Pipeline<1>;
+  // Where the parts of a stage lie.
+  static constexpr int key_bytes = delta_low_bytes(D), at_mixed = kDeltaKeysAt;
+  static constexpr int at_answer = kDeltaLowKeysAt, at_update = at_answer + TileQ::bytes;
+  static constexpr int at_values = at_update + TileQ::bytes;
+  static constexpr int at_value_score = kDeltaScoreStride, at_query = kDeltaLowQueryAt;
+  static constexpr int at_dout = delta_low_query_bytes(D), query_bytes = at_dout + TileV::bytes;
+};
+
+template <class Shape>
+struct DeltaLowReverseShared90 : sm90::SharedLayout {
+  int keys = tiles(Shape::key_bytes, Shape::Stages);
+  int q = tiles(Shape::query_bytes, Shape::QStages);
+  int w = tiles(Shape::TileH::bytes);
+  int dv = tiles(Shape::TileV::bytes);
+  int dy = tiles(Shape::TileV::bytes);
+  int x = tiles(2 * kChainTokens * kChainColumns * 4);
+  int key_pipe = this->pipeline(Shape::Stages);
+  int q_pipe = this->pipeline(Shape::QStages);
+  int x_pipe = this->pipeline(1);
+  int w_pipe = this->pipeline(1);
+  int dv_pipe = this->pipeline(1);
+  int tail = barriers();
+};
+
+template <class Shape>
+class DeltaLowReverse90 {
+  static constexpr int Dtype = Shape::Dtype, D = Shape::D, kSums = kChainColumns / 8;
+  using TileQ = typename Shape::TileQ;
+  using TileV = typename Shape::TileV;
+  using TileH = typename Shape::TileH;
+  using KeyState = typename Shape::Keys::State;
+  using QueryState = typename Shape::Queries::State;
+  using OneState = typename Shape::One::State;
+  static constexpr DeltaLowReverseShared90<Shape> kShared = DeltaLowReverseShared90<Shape>();
+
+ public:
+  static constexpr int shared_bytes = kShared.bytes + 1024;  // the base is aligned
+
+  __device__ DeltaLowReverse90(const DeltaBackwardWork90& work, unsigned char* raw, uint32_t block)
+      : w_(work),
+        a_(work.b.forward),
+        base_(raw + (-shared_address(raw) & 1023)),
+        at_(shared_address(base_)),
+        keys_{at_ + kShared.key_pipe},
+        queries_{at_ + kShared.q_pipe},
+        x_{at_ + kShared.x_pipe},
+        slopes_{at_ + kShared.w_pipe},
+        values_{at_ + kShared.dv_pipe} {
+    const auto tiles = static_cast<uint32_t>(w_.forward.tiles);
+    const auto heads = static_cast<uint32_t>(a_.heads);
+    column_ = int64_t{block % tiles} * kChainColumns, block /= tiles;
+    head_ = block % heads;
+    run_ = a_.run[block / heads];
+    slot_ = w_.forward.slot(run_.sequence, run_.begin);
+    chunks_ = static_cast<int>((run_.count + kChainTokens - 1) / kChainTokens);
+  }
+
+  __device__ void init() const {
+    if (threadIdx.x == 0) {
+      keys_.init(1, 4), queries_.init(1, 8), x_.init(4, 4), slopes_.init(4, 1), values_.init(4, 1);
+      sm90::barrier_init(at_ + kShared.tail, 1);
+      sm90::barrier_init_done();
+    }
+    __syncthreads();
+  }
+
+  // Warp 0.
+  __device__ void produce() const {
+    const int lane = threadIdx.x % 32;
+    KeyState key;
+    QueryState query;
+    uint32_t tail = 0;
+    for (int c = chunks_ - 1; c >= 0; --c, key.next(), query.next()) {
+      const int row = static_cast<int>(run_.begin + first(c));
+      const int last = static_cast<int>(min(int64_t{kChainTokens}, run_.count - first(c)));
+      const int from = static_cast<int>(clamp_i64(run_.from - first(c), 0, last));
+      const int64_t at = (slot_ + c) * a_.heads + head_;
+      keys_.acquire(key);
+      if (lane == 0) {
+        sm90::barrier_expect(keys_.full(key), Shape::key_bytes);
+        sm90::tma_load(key_tile(key), w_.forward.inverses + at * Shape::key_bytes, Shape::key_bytes,
+                       keys_.full(key));
+      }
+      queries_.acquire(query);
+      const uint32_t q = q_tile(query);
+      const bool partial = from > 0 || last < kChainTokens;
+      const uint32_t full = partial ? at_ + kShared.tail : queries_.full(query);
+      if (lane == 0) {
+        sm90::barrier_expect(full, Shape::query_bytes);
+        sm90::tma_load(q, w_.forward.scores + at * Shape::at_dout, Shape::at_dout, full);
+        sm90::tma_load_box(q + Shape::at_dout, w_.dout, full, static_cast<int>(column_), row,
+                           static_cast<int>(head_), static_cast<int>(run_.batch));
+      }
+      __syncwarp();
+      if (!partial) continue;
+      sm90::barrier_wait(full, tail);
+      tail ^= 1;
+      zero_rows(q + Shape::at_dout, 0, from), zero_rows(q + Shape::at_dout, last, kChainTokens);
+      sm90::fence_shared();
+      __syncwarp();
+      if (lane == 0) sm90::barrier_arrive(queries_.full(query));
+    }
+  }
+
+  // Warp 1.
+  __device__ void store_parts() const {
+    const int lane = threadIdx.x % 32;
+    OneState slot;
+    for (int c = chunks_ - 1; c >= 0; --c, slot.next()) {
+      const int64_t left = run_.count - first(c);
+      const int64_t at =
+          ((slot_ + c) * a_.heads + head_) * w_.forward.tiles + column_ / kChainColumns;
+      slopes_.wait(slot);
+      if (lane == 0) {
+        sm90::tma_store(w_.slopes + at * TileH::bytes, at_ + kShared.w, TileH::bytes);
+        sm90::tma_store_commit();
+      }
+      values_.wait(slot);
+      if (lane == 0) {
+        sm90::tma_store(w_.answers + at * TileV::bytes, at_ + kShared.dy, TileV::bytes);
+        if (left >= kChainTokens)
+          sm90::tma_store_box(w_.dv_map, at_ + kShared.dv, static_cast<int>(column_),
+                              static_cast<int>(run_.begin + first(c)), static_cast<int>(head_),
+                              static_cast<int>(run_.batch));
+        sm90::tma_store_commit();
+      }
+      for (int i = lane; left < kChainTokens && i < left * kPanelChunks; i += 32) {
+        const int row = i / kPanelChunks, chunk = i % kPanelChunks;
+        const int64_t to =
+            w_.dv.offset(run_.batch, run_.begin + first(c) + row, head_, column_ + chunk * kChunk);
+        *reinterpret_cast<uint4*>(w_.dv.view.template as<uint16_t>() + to) =
+            *reinterpret_cast<const uint4*>(base_ + kShared.dv + TileV::at(row, chunk));
+      }
+      __syncwarp();
+      if (lane == 0) {
+        sm90::tma_store_wait_read<0>();
+        sm90::barrier_arrive(slopes_.empty(slot)), sm90::barrier_arrive(values_.empty(slot));
+      }
+    }
+    if (lane == 0) sm90::tma_store_wait<0>();
+  }
+
+  // Warpgroup 1.
+  __device__ void move_gradient() const {
+    ChainState<D> state;
+    state.load({w_.b.dstate_out, FOVEA_F32}, w_.b.dstate_out ? run_.sequence : -1, head_, column_);
+    multiply(state.x, 1 / a_.scale);
+    KeyState key;
+    QueryState query;
+    OneState one;
+    for (int c = chunks_ - 1; c >= 0; --c, one.next(), key.next(), query.next()) {
+      const uint32_t k = key_tile(key), q = q_tile(query);
+      const DeltaVectors& by =
+          *reinterpret_cast<const DeltaVectors*>(base_ + (k + kDeltaTile - at_));
+      float sum[D / 8][4], z[kSums][4];
+      uint32_t packed[kChainTokens / 16][4];
+      {
+        float dy[kSums][4];
+        find_dy(state, k, by, key, one, dy, z);
+        queries_.wait(query);
+        sm90::fence();
+        sm90::product_transposed<Dtype, kChainTokens>(
+            sum, sm90::descriptor(q + Shape::at_dout),
+            sm90::descriptor(q + Shape::at_query, TileQ::panel_bytes));
+        sm90::commit();
+        sm90::wait<1>();
+        sm90::pin(dy);
+        float none[2];
+        pack_rows<Dtype>(packed, dy, none);
+        multiply(dy, a_.scale);
+        values_.acquire(one);
+        publish_rows(kShared.dy, dy);
+      }
+      sm90::fence();
+      sm90::product_columns<Dtype>(z, packed, sm90::descriptor(k + Shape::at_mixed), true);
+      sm90::product_columns<Dtype>(
+          sum, packed, sm90::descriptor(k + Shape::at_answer, TileQ::panel_bytes), true);
+      sm90::commit();
+      sm90::wait<0>();
+      sm90::pin(z), sm90::pin(sum);
+      queries_.release(query);
+      state.advance(reinterpret_cast<const float*>(&by) + kDeltaChannels / 4, by.zero[1], sum);
+      keys_.release(key);
+      multiply(z, a_.scale);
+      if (w_.b.terms.dv) keep_values(z, c);
+      publish_rows(kShared.dv, z);
+      sm90::fence_shared();
+      __syncwarp();
+      sm90::barrier_arrive_warp(values_.full(one));
+    }
+    multiply(state.x, a_.scale);
+    if (w_.b.dstate_in) state.store({w_.b.dstate_in, FOVEA_F32}, run_.sequence, head_, column_);
+  }
+
+  // Warpgroup 2.
+  __device__ void add_outputs() const {
+    QueryState query;
+    OneState one;
+    for (int c = chunks_ - 1; c >= 0; --c, one.next(), query.next()) {
+      float x[kSums][4], y[kSums][4];
+      const uint32_t q = q_tile(query);
+      queries_.wait(query);
+      sm90::fence();
+      sm90::product_transposed<Dtype, kChainTokens>(x, sm90::descriptor(q + Shape::at_dout),
+                                                    sm90::descriptor(q));
+      sm90::product_transposed<Dtype, kChainTokens>(y, sm90::descriptor(q + Shape::at_dout),
+                                                    sm90::descriptor(q + Shape::at_value_score));
+      sm90::commit();
+      x_.acquire(one);
+      sm90::wait<0>();
+      sm90::pin(x), sm90::pin(y);
+      queries_.release(query);
+      float4* to = reinterpret_cast<float4*>(base_ + kShared.x) + threadIdx.x % 128;
+#pragma unroll
+      for (int j = 0; j < kSums; ++j) {
+        to[128 * j] = make_float4(x[j][0], x[j][1], x[j][2], x[j][3]);
+        to[128 * (j + kSums)] = make_float4(y[j][0], y[j][1], y[j][2], y[j][3]);
+      }
+      __syncwarp();
+      sm90::barrier_arrive_warp(x_.full(one));
+    }
+  }
+
+ private:
+  __device__ static int64_t first(int chunk) {
+    return int64_t{chunk} * kChainTokens;
+  }
+  __device__ uint32_t key_tile(const KeyState& at) const {
+    return at_ + kShared.keys + at.stage * Shape::key_bytes;
+  }
+  __device__ uint32_t q_tile(const QueryState& at) const {
+    return at_ + kShared.q + at.stage * Shape::query_bytes;
+  }
+  // Rows [begin, end) of dO, by a warp.
+  __device__ static void zero_rows(uint32_t tile, int begin, int end) {
+    for (int i = begin * kPanelChunks + static_cast<int>(threadIdx.x % 32); i < end * kPanelChunks;
+         i += 32)
+      sm90::store_zeros(tile + TileV::at(i / kPanelChunks, i % kPanelChunks));
+  }
+  template <int N>
+  __device__ static void multiply(float (&x)[N][4], float by) {
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x[j][i] *= by;
+  }
+
+  // Publishes W; dY' in flight, of dU' in two parts; z = |k|^-1 . (W' K-') + dO' A.
+  __device__ __forceinline__ void find_dy(const ChainState<D>& state, uint32_t k,
+                                          const DeltaVectors& by, const KeyState& key,
+                                          const OneState& one, float (&dy)[kSums][4],
+                                          float (&z)[kSums][4]) const {
+    float y[kSums][4], none[2];
+    uint32_t high[kChainTokens / 16][4], low[kChainTokens / 16][4];
+    {
+      uint32_t w[D / 16][4];
+      pack_rows<Dtype>(w, state.x, none);
+      keys_.wait(key);
+      sm90::fence();
+      sm90::product_rows<Dtype, TileQ>(y, w, sm90::descriptor(k + Shape::at_update));
+      sm90::product_rows<Dtype, TileQ>(z, w, sm90::descriptor(k + Shape::at_values));
+      sm90::commit();
+      slopes_.acquire(one);
+      publish<Dtype, TileH>(at_ + kShared.w, nullptr, w, none);
+      sm90::barrier_arrive_warp(slopes_.full(one));
+      x_.wait(one);
+      sm90::wait<0>();
+      sm90::pin(y), sm90::pin(z);
+    }
+    const float4* x = reinterpret_cast<const float4*>(base_ + kShared.x) + threadIdx.x % 128;
+#pragma unroll
+    for (int j = 0; j < kSums; ++j) {
+      const float2 suffix =
+          *reinterpret_cast<const float2*>(by.suffix + 8 * j + threadIdx.x % 4 * 2);
+      const float4 of_u = x[128 * j], of_v = x[128 * (j + kSums)];
+      y[j][0] += of_u.x, y[j][1] += of_u.y, y[j][2] += of_u.z, y[j][3] += of_u.w;
+      z[j][0] = fmaf(suffix.x, z[j][0], of_v.x), z[j][1] = fmaf(suffix.y, z[j][1], of_v.y);
+      z[j][2] = fmaf(suffix.x, z[j][2], of_v.z), z[j][3] = fmaf(suffix.y, z[j][3], of_v.w);
+    }
+    __syncwarp();
+    x_.release(one);
+    pack_parts<Dtype>(high, low, y);
+    const uint64_t inverse = sm90::descriptor(k);
+    sm90::fence();
+    sm90::product_columns<Dtype>(dy, high, inverse, false);
+    sm90::product_columns<Dtype>(dy, low, inverse, true);
+    sm90::commit();
+  }
+  // x', value columns as rows, to a tile [token][value].
+  __device__ __forceinline__ void publish_rows(int to, const float (&x)[kSums][4]) const {
+    const int lane = threadIdx.x % 32;
+    const int chunk = threadIdx.x % 128 / 32 * 2 + inner_chunk(lane);
+    uint32_t packed[kChainTokens / 16][4];
+    float none[2];
+    pack_rows<Dtype>(packed, x, none);
+#pragma unroll
+    for (int n = 0; n < kChainTokens / 16; ++n)
+      sm90::store_matrices_transposed(at_ + to + TileV::at(16 * n + inner_row(lane), chunk),
+                                      packed[n]);
+  }
+  // As terms, for heads that share a head of v.
+  __device__ void keep_values(const float (&dv)[kSums][4], int c) const {
+    const int row = ChainState<D>::row(), pair = threadIdx.x % 4 * 2;
+#pragma unroll
+    for (int j = 0; j < kSums; ++j)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int64_t t = first(c) + 8 * j + pair + i % 2;
+        if (t >= run_.count) continue;
+        const int64_t at = (run_.batch * a_.t + run_.begin + t) * a_.heads + head_;
+        w_.b.terms.dv[at * a_.e + column_ + row + i / 2 * 8] = dv[j][i];
+      }
+  }
+
+  const DeltaBackwardWork90& w_;
+  const Recur& a_;
+  unsigned char* base_;
+  uint32_t at_;
+  typename Shape::Keys keys_;
+  typename Shape::Queries queries_;
+  typename Shape::One x_, slopes_, values_;
+  RunTokens run_;
+  int64_t column_, head_, slot_;
+  int chunks_;
+};
+
+template <class States, class Reverse>
+__global__ void __launch_bounds__(384, 1)
+    delta_backward_low_chain_sm90_kernel(const __grid_constant__ DeltaBackwardWork90 work) {
+  extern __shared__ __align__(1024) unsigned char shared[];
+  const int warp = sm90::uniform(threadIdx.x / 32);
+  const auto chains = static_cast<uint32_t>(work.forward.blocks);
+  if (blockIdx.x < chains) {
+    const DeltaStates90<States> block(work, shared);
+    block.init();
+    if (warp < 4) {
+      sm90::setmaxnreg_dec<64>();
+      if (warp == 0) block.template produce<false>();
+      if (warp == 1) block.store_parts();
+    } else if (warp < 8) {
+      sm90::setmaxnreg_inc<240>();
+      block.move_state();
+    }
+    return;
+  }
+  const DeltaLowReverse90<Reverse> block(work, shared, blockIdx.x - chains);
+  block.init();
+  if (warp < 4) {
+    sm90::setmaxnreg_dec<88>();
+    if (warp == 0) block.produce();
+    if (warp == 1) block.store_parts();
+  } else if (warp < 8) {
+    sm90::setmaxnreg_inc<240>();
+    block.move_gradient();
+  } else {
+    sm90::setmaxnreg_dec<152>();
+    block.add_outputs();
+  }
+}
+
+}  // namespace fovea::cuda
