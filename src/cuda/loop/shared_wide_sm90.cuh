@@ -37,6 +37,7 @@ struct WideShape90 {
   using Panel = Swizzled<BN, 64>;
   static constexpr int key_units = D / 256, tails = D % 256 / 64, parts = key_units + tails;
   static constexpr int key_stages = v_in_k || key_units == 1 ? 2 : 1;
+  static constexpr int stored_units = key_stages * key_units;
   static constexpr int value_units = v_in_k ? 0 : key_units == 1 ? 3 : 2;
   static_assert(D % 64 == 0 && tails <= 1 && (!v_in_k || key_units == 2));
   static constexpr int q_bytes = TileQ::bytes;
@@ -46,14 +47,13 @@ struct WideShape90 {
 template <class Shape, class Source, class Mask>
 struct WideLayout90 : sm90::SharedLayout {
   static constexpr int value_units = Shape::value_units ? Shape::value_units : 1;
-  int q = tiles(Shape::q_bytes),
-      keys = tiles(Shape::Unit::bytes, Shape::key_stages*Shape::key_units),
+  int q = tiles(Shape::q_bytes), keys = tiles(Shape::Unit::bytes, Shape::stored_units),
       values = tiles(Shape::Unit::bytes, Shape::value_units),
       tails = tiles(Shape::Panel::bytes, 2 * Shape::tails), weights = tiles(Shape::Panel::bytes),
       slots = of<TileSlot<Source, Mask>>(2), pages = of<int>(2 * 32), absent = of<uint32_t>(2 * 2),
-      rows = of<float2>(Shape::BM), sums = of<float>(2 * 2 * Shape::BM), tile_pipe = pipeline<2>(),
-      q_pipe = pipeline<1>(), key_full = barriers(2 * Shape::parts),
-      key_empty = barriers(2 * Shape::parts), value_pipe = pipeline<value_units>(),
+      rows = of<float2>(Shape::BM), sums = of<float>(2 * 2 * Shape::BM), tile_pipe = pipeline(2),
+      q_pipe = pipeline(1), key_full = barriers(2 * Shape::parts),
+      key_empty = barriers(2 * Shape::parts), value_pipe = pipeline(value_units),
       prefetch = barriers(), confirmed = barriers(2);
 };
 
