@@ -100,6 +100,60 @@ class Codes(Decode):
         return self.own(ctx, (q, k8, v8), compared=0, **fields), own
 
 
+@dataclasses.dataclass(frozen=True)
+class Latent(Case):
+    """Absorbed MLA: a row of h heads a sequence against one latent a token, 576 wide, whose first
+    512 columns are the values.  torch gets the contiguous cache and two batched products."""
+
+    h: int
+    b: int
+    t: int
+    page: int = 0
+    peer = "torch, two products"
+    width, values, head = 576, 512, 192
+
+    def words(self):
+        yield f"mla_decode_h{self.h}_b{self.b}_n{size(self.t)}"
+        yield f"page{self.page}" if self.page else None
+
+    # Up to 64 heads the bytes bound it, more heads the products.
+    @property
+    def unit(self):
+        return "GB/s" if self.h <= 64 else "TFLOP/s"
+
+    @property
+    def scale(self):
+        return 1e-9 if self.h <= 64 else 1e-12
+
+    @property
+    def bytes(self):
+        return (self.t * self.width + self.h * (self.width + self.values)) * self.b * self.itemsize
+
+    @property
+    def work(self):
+        products = 2 * self.b * self.h * self.t * (self.width + self.values)
+        return self.bytes if self.h <= 64 else products
+
+    def setup(self, ctx, device, seed):
+        normal = self.draw(device, seed)
+        q, k = normal(self.b, 1, self.h, self.width), normal(self.b, self.t, 1, self.width)
+        scale, fields = self.head**-0.5, {}
+        ours = k
+        if self.page:
+            order = normal(self.b * self.t // self.page, dtype=torch.float32).argsort()
+            ours = k.reshape(-1, self.page, 1, self.width)[order]
+            fields["page_table"] = torch.argsort(order).reshape(self.b, -1).int()
+            fields["key_len"] = torch.full((self.b,), self.t, device=device).int()
+        rows, keys = q[:, 0], k[:, :, 0]
+
+        def products():
+            weights = torch.softmax(rows @ keys.mT * scale, -1)
+            return (weights @ keys[..., : self.values])[:, :, None]
+
+        inputs = q, ours, ours[..., : self.values]
+        return self.own(ctx, inputs, scale=scale, **fields), unrecorded(products)
+
+
 def host():
     for page in (0, 16):
         yield Decode(4, 32, 8, 4096, 128, "f32", page)
@@ -116,6 +170,9 @@ def cuda():
         yield Decode(b, 32, 8, t, 128, "bf16", lengths=True)
         yield Decode(b, 32, 8, t, 128, "bf16", 16, of_contiguous=True)
     yield from (Decode(32, 8, 1, 8192, 128, "bf16", page) for page in (0, 16))
+    for h in (8, 16, 32, 64, 128):
+        yield from (Latent(h, 128, 8192, page) for page in (0, 64, 1))
+    yield from (Latent(h, 1, 131072) for h in (16, 128))
     for b, t in ((1, 8192), (16, 8192), (64, 8192), (16, 32768)):
         for codes in ("e4m3", "i8"):
             yield from (Codes(b, 32, 8, t, 128, "bf16", page, codes=codes) for page in (0, 16))

@@ -44,9 +44,9 @@ __device__ inline void store_row(uint16_t* row, int width, const float (&o)[N][4
 }
 
 struct DirectEpilogue {
-  // Stores lse of packed row m, if `valid`, and returns the factor of o.
+  // Stores lse of packed row m, if `valid` and `leads`, and returns the factor of o.
   __device__ float finish(const Attend& a, const RowTile& tile, int m, bool valid, float top,
-                          float sum) const {
+                          float sum, bool leads = true) const {
     float inverse = sum == 0.f ? 0.f : __fdividef(1.f, sum);
     float lse = sum == 0.f ? kNegativeInfinity : (top + __log2f(sum)) * kLn2;
     if (a.score.sink_logit && valid) {
@@ -57,18 +57,19 @@ struct DirectEpilogue {
       inverse = sum == 0.f ? 0.f : scale / sum;
       lse = sum == 0.f ? kNegativeInfinity : (most + log2f(sum)) * kLn2;
     }
-    if (a.lse && valid && threadIdx.x % 4 == 0)
+    if (a.lse && valid && leads && threadIdx.x % 4 == 0)
       a.lse.as()[tile.offset(m, a.lse.stride, 1, 2)] = lse;
     return inverse;
   }
 
-  // Stores packed row m, fragment row `half`.  `valid` is the same in all lanes of a quad.
+  // Stores packed row m, fragment row `half`, whose sums begin at `column`.  `valid` is the same in
+  // all lanes of a quad.
   template <int Dtype, int N>
   __device__ void store(const Attend& a, const RowTile& tile, int m, bool valid, int, float top,
-                        float sum, const float (&o)[N][4], int half) const {
-    const float inverse = finish(a, tile, m, valid, top, sum);
-    const int64_t offset = valid ? tile.offset(m, a.o.stride) : 0;
-    const int width = static_cast<int>(a.e);
+                        float sum, const float (&o)[N][4], int half, int column = 0) const {
+    const float inverse = finish(a, tile, m, valid, top, sum, column == 0);
+    const int64_t offset = valid ? tile.offset(m, a.o.stride) + column : 0;
+    const int width = static_cast<int>(a.e) - column;
     if (a.o_dtype != FOVEA_F32)
       store_row<Dtype>(valid ? static_cast<uint16_t*>(a.o.data) + offset : nullptr, width, o, half,
                        inverse);

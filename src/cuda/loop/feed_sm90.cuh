@@ -120,9 +120,10 @@ struct Operands<Shape, CodeMaps> {
 // Warpgroup 0: a scheduler warp finds out what each work item of the block is, and producer warps
 // copy its tiles, all running ahead.  A warp issues one copy after another: where a tile is many
 // pages, Shape::producer_warps warps take the tiles of the ring in turn.
-template <class Shape, KeySource Source, class Mask, class Maps>
+template <class Shape, KeySource Source, class Mask, class Maps,
+          class Shared_ = Shared90<Shape, Source, Mask>>
 struct Producer90 {
-  using Shared = Shared90<Shape, Source, Mask>;
+  using Shared = Shared_;
   using Slot = typename Shared::Slot;
   using KeyState = typename Shared::KeyState;
   using Boxes = typename Source::template Boxes<Shape>;
@@ -163,7 +164,7 @@ struct Producer90 {
       produce_tiles();
   }
 
- private:
+ protected:
   // The last producer copies Q: the first has the first keys.
   __device__ bool leads() const {
     return kProducerWarps == 1 ||
@@ -282,8 +283,11 @@ struct Producer90 {
     pdl_trigger();
   }
 
-  // Rows of a row tile: whole groups.  Lists have their own.
-  __device__ static int row_step(int group) { return Shape::BM / group * group; }
+  // Rows of a row tile: whole groups, where a box is to hold them.  Lists have their own.
+  __device__ static int row_step(int group) {
+    if constexpr (requires { Shape::cuts_groups; }) return Shape::BM;
+    return Shape::BM / group * group;
+  }
 
   __device__ __forceinline__ void query(const Slot& work, typename Shared::QState q) const {
     const RowTile& tile = work.tile;

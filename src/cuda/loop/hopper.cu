@@ -5,6 +5,7 @@
 #include "core/reasons.h"
 #include "cuda/launch.h"
 #include "cuda/loop/row_tile.cuh"
+#include "cuda/loop/tile_policy.cuh"
 
 namespace fovea::cuda {
 
@@ -27,6 +28,16 @@ Text hopper_refuses(const Context& ctx, const Attend& a) {
   if (a.v_dtype != a.dtype) return reason_dtype("v.dtype", a.v_dtype, a.dtype, "q");
   if (Text why = refuse_widths(a.d, a.e, 8); !why.empty()) return why;
   if (!a.h || !a.g) return "h is 0";
+  return "";
+}
+
+Text spans_refuse(const Attend& a) {
+  const KeyAxis& axis = a.mask.axis;
+  if (a.spans() && (axis.at(0) < -kSpanMost || axis.at(a.sequences.key_max) > kSpanMost ||
+                    axis.shift > kSpanMost || a.mask.window.chunk > kSpanMost / 2))
+    return "positions of keys or chunks past 2^28";
+  if (a.mask.head_window.stride[0] > INT_MAX || a.mask.head_window.stride[1] > kIndexMax)
+    return "head_window has strides past 2^30";
   return "";
 }
 

@@ -5,6 +5,7 @@
 //   | policy                 | of a call with                                    |
 //   | PlainScore, WindowMask | scale, window and lengths alone (Attend::plain()) |
 //   | CappedScore            | these and a softcap                               |
+//   | ScaledScore            | these, and a softcap or none                      |
 //   | KeyScore               | these and a bias of keys alone (key_bias())       |
 //   | SpanMask               | sink keys, windows of heads, keys along an axis   |
 //   | RichScore, RichMask    | anything; its tests are uniform over a block      |
@@ -55,6 +56,25 @@ struct CappedScore {
       for (int j = 0; j < N; ++j)
 #pragma unroll
         for (int c = 0; c < 4; ++c) x[i][j][c] = cap * tanh_fast(x[i][j][c] * inner);
+  }
+};
+
+// Scale, and a softcap where one is given.
+struct ScaledScore {
+  static constexpr float factor = kLog2E;
+  float scale;
+  CappedScore capped;
+  __device__ ScaledScore(const Attend& a, const RowTile& tile)
+      : scale(a.score.scale), capped(a, tile) {}
+  template <int M, int N>
+  __device__ void apply(float (&x)[M][N][4], int key, int row) const {
+    if (capped.cap > 0) return capped.apply(x, key, row);
+#pragma unroll
+    for (int i = 0; i < M; ++i)
+#pragma unroll
+      for (int j = 0; j < N; ++j)
+#pragma unroll
+        for (int c = 0; c < 4; ++c) x[i][j][c] *= scale;
   }
 };
 

@@ -76,6 +76,16 @@ __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
       "r"(parity)
       : "memory");
 }
+// Whether the phase has ended, without waiting for it.
+__device__ inline bool barrier_test(uint32_t barrier, uint32_t parity) {
+  uint32_t done;
+  asm volatile(
+      "{.reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p;}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done;
+}
 // A barrier of all threads of a cluster.  A thread that only arrives need not wait.
 __device__ inline void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");

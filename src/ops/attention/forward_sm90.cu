@@ -185,12 +185,7 @@ Text refuses(const Context& ctx, const Attend& a) {
             : a.sequences.context_len ? "context_len"
                                       : "key_step or key_shift") +
            ", wanted one of them";
-  const KeyAxis& axis = a.mask.axis;
-  if (a.spans() && (axis.at(0) < -kSpanMost || axis.at(a.sequences.key_max) > kSpanMost ||
-                    axis.shift > kSpanMost || a.mask.window.chunk > kSpanMost / 2))
-    return "positions of keys or chunks past 2^28";
-  if (a.mask.head_window.stride[0] > INT_MAX || a.mask.head_window.stride[1] > kIndexMax)
-    return "head_window has strides past 2^30";
+  if (Text why = spans_refuse(a); !why.empty()) return why;
   if (a.sequences.page && (a.score.softcap > 0 || a.sequences.key_first))
     return Text(a.score.softcap > 0 ? "softcap" : "key_first") +
            " is given with page_table, wanted one of them";
