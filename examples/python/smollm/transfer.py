@@ -144,17 +144,17 @@ def learn(ours: engine.Fovea, llm: Model, kept: dict[int, list[Seen]],
     return learned, curves
 
 
-def loss_of(llm: Model, attention: PagedAttention, tokens: Sequence[int]) -> float:
-    """Mean nats of each token but the first."""
-    attention.reset()
+def loss_of(llm: Model, attention: PagedAttention, tokens: Sequence[int], first: int = 0) -> float:
+    """Mean nats of the tokens behind number `first`; those before it have been read."""
+    attention.rewind(first)
     total = 0.0
-    for first in range(0, len(tokens) - 1, PIECE):
-        piece = tokens[first:min(first + PIECE, len(tokens) - 1)]
+    for at in range(first, len(tokens) - 1, PIECE):
+        piece = tokens[at:min(at + PIECE, len(tokens) - 1)]
         logits = llm.forward(piece, attention, every=True)
         logits -= logits.max(axis=1, keepdims=True)
-        wanted = logits[np.arange(len(piece)), tokens[first + 1:first + 1 + len(piece)]]
+        wanted = logits[np.arange(len(piece)), tokens[at + 1:at + 1 + len(piece)]]
         total += float((np.log(np.exp(logits).sum(axis=1)) - wanted).sum())
-    return total / (len(tokens) - 1)
+    return total / (len(tokens) - 1 - first)
 
 
 def state_bytes(llm: Model, ctx: fovea.Context, learned: Learned, older: bool,
