@@ -81,15 +81,15 @@ def divergence(calls: Calls, config: Config, indexer: Indexer, q: Floats, k: Flo
     """Mean KL of rows q, the last of the text that has keys k: x_kl_indexer."""
     (index_q, weight), index_k = indexer.queries(Var(q[None])), indexer.keys(Var(k[None]))
     d = config.head_dim
-    given = [calls.there(x) for x in (
-        q.reshape(1, len(q), -1, d), k.reshape(1, len(k), -1, d), index_q.value, index_k.value,
-        weight.value)]
+    given = {name: calls.there(x) for name, x in dict(
+        q_teacher=q.reshape(1, len(q), -1, d), k_teacher=k.reshape(1, len(k), -1, d),
+        q_student=index_q.value, k_student=index_k.value, weight=weight.value).items()}
     kl, lse_teacher, lse_student = fovea.experimental.kl_indexer_forward(
-        calls.ctx, *given, kl=True, lse_teacher=True, lse_student=True, causal=1)
+        calls.ctx, **given, kl=True, lse_teacher=True, lse_student=True, causal=1)
 
     def back(dy: Floats) -> None:
         made = fovea.experimental.kl_indexer_backward(
-            calls.ctx, *given, lse_teacher=lse_teacher, lse_student=lse_student, causal=1,
+            calls.ctx, **given, lse_teacher=lse_teacher, lse_student=lse_student, causal=1,
             dkl=calls.there(np.full((1, len(q)), dy / len(q), np.float32)))
         for x, dx in zip((index_q, index_k, weight), made):
             x.take(calls.here(dx))

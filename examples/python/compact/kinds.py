@@ -9,8 +9,8 @@ follows the tokens of the pages.
     m.maps(name, n, d, e)         a weight of n heads, for m.project: x_project
     m.turn(x)                     rope at the tokens' places
     m.attend(recipe, q, k, v)     both ways for kinds that cache k and v: q and k are then turned
-    m.read(recipe, q, k, ...)     attention on the tape by the method's name
-    m.append(k=...), m.paged(...) cache_append, and attention over the pages by the method's name"""
+    m.read(recipe, q, k, v)       attention on the tape by the method's name
+    m.append(k, v), m.paged(...)  cache_append, and attention over the pages by the method's name"""
 from __future__ import annotations
 
 from compact.model import Layer
@@ -79,7 +79,7 @@ class MLA(Kind):
         m.append(k=tape.concat([latent, key]), norm_weight=m.norm_weight("latent", self.rank),
                  rope_begin=self.rank)
         absorbed = m.project(q_plain, Var(up_k.value.swapaxes(1, 2)))
-        o = m.paged("mla_absorbed", tape.concat([absorbed, q_turned]), v_width=self.rank,
+        o = m.paged("mla_absorbed", {"q": tape.concat([absorbed, q_turned])}, self.rank,
                     scale=(self.plain + self.turned)**-0.5)
         return m.out(m.project(o, up_v))
 
@@ -113,7 +113,7 @@ class MFAKR(MFA):
         if m.pages is None:
             return m.out(m.read("mfa", q, m.turn(k), self.reuse(m, k)))
         m.append(k=k, turned=False)
-        return m.out(self.reuse(m, m.paged("mfa_kr", q, v_width=self.width, turned=False)))
+        return m.out(self.reuse(m, m.paged("mfa_kr", {"q": q}, self.width, turned=False)))
 
     def reuse(self, m: Layer, k: Var) -> Var:
         alpha = m.weight("reuse_alpha", (self.width,), 0.0)

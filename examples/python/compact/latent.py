@@ -33,9 +33,7 @@ from fovea_trace.output import Folder
 from smollm.terminal import Parser, say, sentences  # what needs more is imported in run()
 
 if TYPE_CHECKING:
-    import fovea
     from compact.latents import Row
-    from smollm.model import Floats, Model
 
 Args = argparse.Namespace
 CLOSE = 1e-3  # nats a token: dense and full rank
@@ -57,13 +55,13 @@ def run(args: Args, rows: list[Row]) -> None:
     import fovea
 
     source = weights.open_weights(args.model)
-    tokens = source.tokenizer().encode(distinct_text(args.text)).ids
-    llm = model.load(source, lambda i, of: say(f"unpacking the weights: layer {i} of {of}"))
-    c = llm.config
+    c = model.Config(**source.fields)
     if max(args.ranks) > (full := 2 * c.key_heads * c.head_dim):
         raise SystemExit(f"latent: --ranks has {max(args.ranks)}, wanted at most {full}, which is "
                          "a layer's keys and values of a token")
+    tokens = source.tokenizer().encode(distinct_text(args.text)).ids
     known, held = latents.texts(tokens, args)
+    llm = model.load(source, lambda i, of: say(f"unpacking the weights: layer {i} of {of}"))
     files = "latent.tsv", "latent.md", "latent.png"
     with fovea.Context(args.backend, threads=args.threads) as ctx, \
             Folder(args.out, files, args.force) as folder:

@@ -97,9 +97,10 @@ class Moments(PagedAttention):
 
 
 def of_weights(llm: Model) -> Bases:
-    """The norm's weight before Wk and Wv is a part of them."""
-    rows = llm.config.heads * llm.config.head_dim
-    return [np.linalg.svd(layer.qkv[rows:] * layer.attention_norm)[0] for layer in llm.layers]
+    """Singular vectors.  The norm's weight before Wk and Wv is a part of them."""
+    first = llm.config.heads * llm.config.head_dim
+    rows = [(layer.qkv[first:] * layer.attention_norm).astype(np.float64) for layer in llm.layers]
+    return [principal(w @ w.T) for w in rows]
 
 
 def of_text(llm: Model, known: Sequence[Sequence[int]], ctx: fovea.Context) -> Bases:
@@ -108,7 +109,12 @@ def of_text(llm: Model, known: Sequence[Sequence[int]], ctx: fovea.Context) -> B
         say(f"the model reads text {i + 1} of {len(known)}")
         moments.reset()
         llm.forward(tokens, moments)
-    return [np.linalg.eigh(sums)[1][:, ::-1].astype(np.float32) for sums in moments.sums]
+    return [principal(sums) for sums in moments.sums]
+
+
+def principal(squares: NDArray[np.float64]) -> Floats:
+    """Eigenvectors of a symmetric matrix, those of the largest values first."""
+    return np.linalg.eigh(squares)[1][:, ::-1].astype(np.float32)
 
 
 def texts(tokens: Sequence[int], args: argparse.Namespace) -> tuple[
@@ -126,7 +132,7 @@ def texts(tokens: Sequence[int], args: argparse.Namespace) -> tuple[
 
 def measured(llm: Model, attention: PagedAttention, held: Sequence[Sequence[int]], basis: str,
              rank: int) -> Row:
-    pools = [pool for pool in (*attention.k, *attention.v)]
+    pools = (*attention.k, *attention.v)
     tokens = attention.table.size * attention.page
     loss = sum(loss_of(llm, attention, text) for text in held) / len(held)
     return Row(basis, rank, sum(4 * math.prod(pool.shape) for pool in pools) // tokens, loss,

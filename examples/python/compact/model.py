@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import fovea
@@ -32,14 +33,18 @@ class Attention(Calls):
         self.tables: dict[int, dict[str, There]] = {}
 
     def read(self, recipe: str, q: Var, k: Var, v: Var) -> Var:
-        method, given = self.recipes[recipe], [self.there(x.value) for x in (q, k, v)]
-        o, lse = method(self.ctx, *given, lse=True)
+        return self.by_name(recipe, fovea.attention_backward, q=q, k=k, v=v)
+
+    def by_name(self, recipe: str, backward: Callable[..., Any], **inputs: Var) -> Var:
+        given = {name: self.there(x.value) for name, x in inputs.items()}
+        o, lse = self.recipes[recipe](self.ctx, **given, lse=True)
 
         def back(dy: Floats) -> None:
-            made = fovea.attention_backward(self.ctx, *given, o, lse, self.there(dy), causal=1)
-            for x, dx in zip((q, k, v), made):
-                x.take(self.here(dx))
-        return Var(self.here(o), (q, k, v), back)
+            made = {f"d{name}": self.empty(x.shape) for name, x in inputs.items()}
+            backward(self.ctx, **given, **made, o=o, lse=lse, dout=self.there(dy), causal=1)
+            for name, x in inputs.items():
+                x.take(self.here(made[f"d{name}"]))
+        return Var(self.here(o), list(inputs.values()), back)
 
     def project(self, x: Var, weight: Var) -> Var:
         """Head i of x, or its only one, times weight i."""
@@ -86,27 +91,25 @@ class Pages:
         self.before, self.after = (there(np.full(self.texts, count, np.int32))
                                    for count in (self.first, self.tokens))
 
-    def append(self, layer: int, new: dict[str, Floats], fields: dict[str, There]) -> None:
+    def append(self, layer: int, part: str, new: dict[str, Floats],
+               fields: dict[str, There]) -> None:
+        """new: the cache's k, and v if it has one; `part` begins their names here."""
         pools = self.pools[layer]
         for name, x in new.items():
-            if name not in pools:
-                pools[name] = self.engine.empty((self.count, PAGE, *x.shape[2:]))
+            if part + name not in pools:
+                pools[part + name] = self.engine.empty((self.count, PAGE, *x.shape[2:]))
         given = {f"{name}_new": self.engine.there(x) for name, x in new.items()}
+        given |= {name: pools[part + name] for name in new}
         started = time.perf_counter()
-        fovea.cache_append(self.engine.ctx, **given, **pools, page_table=self.page_table,
+        fovea.cache_append(self.engine.ctx, **given, page_table=self.page_table,
                            key_len=self.before, **fields)
         self.seconds += time.perf_counter() - started
 
-    def read(self, layer: int, recipe: str, q: Floats, v_width: int, **fields: Any) -> Floats:
-        """v_width: v is a view of as many of k's columns; 0: there are pages of v."""
-        pools, q = self.pools[layer], self.engine.there(q)
-        k = pools["k"]
-        v = pools["v"] if not v_width else view(
-            k, (*k.shape[:3], v_width), (PAGE * k.shape[3], k.shape[3], k.shape[3], 1))
+    def read(self, recipe: str, **fields: Any) -> Floats:
         started = time.perf_counter()
         o = self.engine.recipes[recipe](
-            self.engine.ctx, q, k, v, page_table=self.page_table, key_len=self.after,
-            key_max=self.tokens, **fields)
+            self.engine.ctx, page_table=self.page_table, key_len=self.after, key_max=self.tokens,
+            **fields)
         self.seconds += time.perf_counter() - started
         return self.engine.here(o)
 
@@ -169,10 +172,10 @@ class Layer(training.model.Layer):
         if self.pages is None:
             return self.read(recipe, self.turn(q), self.turn(k), v)
         self.append(k=k, v=v)
-        return self.paged(recipe, self.turn(q))
+        return self.paged(recipe, {"q": self.turn(q)})
 
-    def append(self, k: Var, v: Var | None = None, turned: bool = True, rope_begin: int = 0,
-               norm_weight: There | None = None) -> None:
+    def append(self, k: Var, v: Var | None = None, part: str = "", turned: bool = True,
+               rope_begin: int = 0, norm_weight: There | None = None) -> None:
         """turned: columns of k from rope_begin on turn as they are written."""
         assert self.pages is not None
         fields: dict[str, Any] = {}
@@ -181,12 +184,21 @@ class Layer(training.model.Layer):
         if norm_weight is not None:
             fields |= dict(norm_weight=norm_weight, norm_eps=EPS)
         new = {"k": k.value} if v is None else {"k": k.value, "v": v.value}
-        self.pages.append(self.index, new, fields)
+        self.pages.append(self.index, part, new, fields)
 
-    def paged(self, recipe: str, q: Var, v_width: int = 0, turned: bool = True,
-              **fields: Any) -> Var:
-        """turned: the pages hold keys that are; else they turn as they are read."""
+    def paged(self, recipe: str, queries: dict[str, Var], v_width: int = 0, turned: bool = True,
+              scale: float = 0.0) -> Var:
+        """v_width: v is a view of as many of k's columns; 0: it has pages.  turned: keys are in the
+        pages; else they turn as they are read."""
         assert self.pages is not None
+        fields: dict[str, Any] = {n: self.engine.there(x.value) for n, x in queries.items()}
+        fields |= self.pages.pools[self.index]
+        if v_width:
+            k = fields["k"]
+            fields["v"] = view(k, (*k.shape[:3], v_width),
+                               (PAGE * k.shape[3], k.shape[3], k.shape[3], 1))
         if not turned:
-            fields |= self.engine.rope(q.shape[3])
-        return Var(self.pages.read(self.index, recipe, q.value, v_width, **fields))
+            fields |= self.engine.rope(queries["q"].shape[3])
+        if scale:
+            fields["scale"] = scale
+        return Var(self.pages.read(recipe, **fields))

@@ -8,6 +8,7 @@ from typing import Any
 import fovea
 import fovea.experimental
 import numpy as np
+from numpy.typing import NDArray
 
 from training.tape import Floats, Var
 
@@ -51,7 +52,7 @@ class Calls:
             return np.empty(shape, np.float32)
         return self.ctx.empty(shape, "f32")
 
-    def there(self, x: Floats) -> There:
+    def there(self, x: NDArray[Any]) -> There:
         return x if self.ctx.backend == "host" else self.ctx.array(np.ascontiguousarray(x))
 
     def here(self, x: There) -> Floats:
