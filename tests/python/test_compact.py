@@ -7,6 +7,7 @@ import sys
 
 # NumPy's BLAS spins while it waits, which starves everything on a machine that is also building.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+import fovea  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
@@ -24,7 +25,8 @@ from training.calls import Calls  # noqa: E402
 from training.model import train_step  # noqa: E402
 from training.text import windows  # noqa: E402
 
-NUMBERS = dict(mha=512, gqa=128, mqa=64, mla=80, mfa=128, mfa_kr=64)  # of a token and layer
+# Of a token and layer.
+NUMBERS = dict(mha=512, gqa=128, mqa=64, mla=80, mfa=128, mfa_kr=64)
 SMALL = smollm.model.Config(layers=2, heads=4, key_heads=2, head_dim=16, rope_base=1e4,
                             norm_eps=1e-5, context=512)
 TINY = "--steps 2 --rows 2 --tokens 32 --layers 1 --held-out 2 --threads 1 --texts 2".split()
@@ -87,6 +89,29 @@ def test_pages_give_the_logits_of_training(name, text, engine):
     np.testing.assert_allclose(np.concatenate(parts, axis=1), whole, atol=5e-5)
     assert np.abs(whole).max() > 1 and pages.bytes() == 4 * NUMBERS[name]
     assert (np.sort(pages.table.ravel()) == np.arange(pages.count)).all()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_buffers_give_what_arrays_give(name, text, engine, monkeypatch):
+    """A GPU's context is given buffers, and views of them."""
+    tokens = text[np.array([[0], [7000]]) + np.arange(20)]
+
+    def told():
+        model, pages = tiny(name, engine), Pages(engine, 1, 2, 20)
+        tape.cross_entropy(model.forward(tokens), tokens).backward()
+        grads = {name: w.grad for name, w in model.weights.items()}
+        model.trained = False
+        return grads, model.forward(tokens, pages).value, pages
+
+    grads, logits, _ = told()
+    monkeypatch.setattr(Calls, "empty", lambda self, shape: self.ctx.empty(shape, "f32"))
+    monkeypatch.setattr(Calls, "there", lambda self, x: self.ctx.array(np.ascontiguousarray(x)))
+    engine.tables.clear()
+    grads_of_buffers, logits_of_buffers, pages = told()
+    assert all(isinstance(pool, fovea.Buffer) for pool in pages.pools[0].values())
+    np.testing.assert_allclose(logits_of_buffers, logits, atol=1e-5)
+    for name, grad in grads.items():
+        np.testing.assert_allclose(grads_of_buffers[name], grad, atol=1e-5, err_msg=name)
 
 
 def test_kinds_have_as_many_weights(engine):

@@ -4,8 +4,8 @@
 
     python examples/python/compact/indexer.py --counts 64 256 1024
 
-The indexer of a layer is three matrices.  From the turned queries q and keys k of a token, all heads
-side by side, it makes 8 queries and one key of width 64, and 8 weights:
+The indexer of a layer is three matrices.  From the turned queries q and keys k of a token, all
+heads side by side, it makes 8 queries and one key of width 64, and 8 weights:
 
     score(row, key) = sum over heads n of (q W + b)_n relu(<(q A)_n, k B>)
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The kinds of attention: how each makes q, k and v in training, and what its pages hold.
 
-A kind has `mix(m, x)`: x (b, s, width) is the layer's normed input, and the result is what the layer
-adds.  `m` is the layer.  Where m.pages is None a whole text is read, on the tape.  Else x is what
-follows the tokens of the pages.
+A kind has `mix(m, x)`: x (b, s, width) is the layer's normed input, and the result is what the
+layer adds.  `m` is the layer.  Where m.pages is None a whole text is read, on the tape.  Else x is
+what follows the tokens of the pages.
 
     m.heads(name, x, n, d)        x times a matrix, as (b, s, n, d)
     m.maps(name, n, d, e)         a weight of n heads, for m.project: x_project

@@ -29,8 +29,9 @@ class Row:
     how: str
 
 
-HEADS = {"bits": "bits a byte", "trained_bits": "in training", "cache_bytes": "cache, bytes a token",
-         "decode": "decode, tokens a second", "attention": "of it attention, us a token",
+HEADS = {"bits": "bits a byte", "trained_bits": "in training",
+         "cache_bytes": "cache, bytes a token", "decode": "decode, tokens a second",
+         "attention": "of it attention, us a token",
          "apart": "pages and training differ by", "step_seconds": "seconds a step"}
 FORMS = {"bits": "{:.3f}", "trained_bits": "{:.3f}", "decode": "{:.0f}", "attention": "{:.0f}",
          "apart": "{:.1e}", "step_seconds": "{:.2f}"}
@@ -47,10 +48,12 @@ def draw(rows: Sequence[Row], path: pathlib.Path) -> None:
             (left, [row.bits for row in rows], "bits a byte on held-out text"),
             (right, [row.attention for row in rows], "attention of a token, microseconds")):
         axes.scatter([row.cache_bytes for row in rows], points, color="#1b7f79", s=22, zorder=2)
-        axes.set(title=title, xlabel="cache, bytes a token", xscale="log")
-        axes.set_xlim(right=2 * max(row.cache_bytes for row in rows))
+        axes.set(title=title, xlabel="cache, bytes a token")
+        axes.set_xscale("log", base=2)
+        least, most = (fit(row.cache_bytes for row in rows) for fit in (min, max))
+        axes.set_xlim(least / 1.2, 1.6 * most)
         axes.grid(color="#dddddd", linewidth=0.5)
-        axes.set_xticks(sorted({row.cache_bytes for row in rows}))
+        axes.set_xticks([2**n for n in range(6, 24) if least / 1.2 < 2**n < 1.6 * most])
         axes.xaxis.set_major_formatter("{x:.0f}")
         axes.xaxis.set_minor_formatter("")
         figure.canvas.draw()

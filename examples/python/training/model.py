@@ -61,8 +61,8 @@ class Model:
         return found if self.trained else Var(found.value)
 
     def forward(self, tokens: Ints, state: Any = None, by_row: bool = False) -> Var:
-        """Logits (b, s, vocabulary).  With a state, of texts that go on.  by_row: linear maps have a
-        product for each row."""
+        """Logits (b, s, vocabulary).  With a state, of texts that go on.  by_row: linear maps have
+        a product for each row."""
         shape = self.shape
         x = tape.rows(self.weight("embedding", (shape.vocabulary, shape.width), None), tokens)
         x = x * shape.width**0.5 * 0.5
