@@ -26,7 +26,7 @@ from training.model import train_step  # noqa: E402
 from training.text import windows  # noqa: E402
 
 # Of a token and layer.
-NUMBERS = dict(mha=512, gqa=128, mqa=64, mla=80, mfa=128, mfa_kr=64)
+NUMBERS = dict(mha=512, gqa=128, mqa=64, mla=144, mfa=128, mfa_kr=64)
 SMALL = smollm.model.Config(layers=2, heads=4, key_heads=2, head_dim=16, rope_base=1e4,
                             norm_eps=1e-5, context=512)
 TINY = "--steps 2 --rows 2 --tokens 32 --layers 1 --held-out 2 --threads 1 --texts 2".split()
@@ -124,7 +124,7 @@ def test_the_command_trains_decodes_and_goes_on(tmp_path, capsys):
     rows = lm.main([*command, "--kind", "mqa,mla"])
     assert [row.kind for row in rows] == ["mqa", "mla"]
     assert all(3 < row.bits < 10 and row.apart < 1e-4 and row.decode > 0 for row in rows)
-    assert [row.cache_bytes for row in rows] == [4 * 64, 4 * 80]
+    assert [row.cache_bytes for row in rows] == [4 * 64, 4 * 144]
     assert (tmp_path / "lm.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "lm.md").read_text() in capsys.readouterr().out
     again = lm.main([*command, "--kind", "all", "--kept"])
@@ -222,7 +222,7 @@ def test_the_indexers_gradient_is_a_slope_and_it_learns(ctx):
 
 @pytest.mark.parametrize("command, options", [
     (latent, "--ranks 384 96 --held-out 1 --held-tokens 48 --windows 1"),
-    (indexer, "--counts 16 90 --length 90 --judged 20 --windows 1 --tokens 64 --rows 32 --steps 2"),
+    (indexer, "--counts 16 90 --length 90 --judged 20 --windows 1 --rows 32 --steps 2"),
 ])
 def test_commands_on_the_model(command, options, tmp_path, capsys, monkeypatch):
     """On its first three layers."""
@@ -258,7 +258,7 @@ def test_what_cannot_be_done_is_said(command, options, words):
 @pytest.mark.parametrize("command, options", [
     (lm, "--steps 0"), (lm, "--context 4096"), (lm, "--rate 0"), (lm, "--text nowhere"),
     (latent, "--ranks 0"), (latent, "--threads -1"), (indexer, "--counts 4"),
-    (indexer, "--length 100 --judged 99"), (indexer, "--tokens 64"),
+    (indexer, "--length 100 --judged 99"), (indexer, "--length 60 --judged 9"),
 ])
 def test_wrong_options(command, options):
     with pytest.raises(SystemExit) as why:

@@ -179,15 +179,14 @@ class IndexedAttention(PagedAttention):
 
 
 def texts(tokens: Sequence[int], args: Args) -> tuple[list[Sequence[int]], Sequence[int]]:
-    """What is learned from, and the text of the last tenth that judges."""
-    cut = len(tokens) * 9 // 10
-    if len(tokens) - cut < args.length or cut < args.tokens:
-        raise SystemExit(f"indexer: the last tenth of the text has {len(tokens) - cut} tokens and "
-                         f"the rest {cut}, wanted {args.length} and {args.tokens}: lower --length "
-                         "or --tokens, or give a longer --text")
-    known = [tokens[first:first + args.tokens]
-             for first in np.linspace(0, cut - args.tokens, args.windows).astype(int)]
-    return known, tokens[cut:cut + args.length]
+    """What is learned from, and the text of the last tenth that judges.  All are of one length: at
+    places that it has not learned, an indexer finds little."""
+    cut, n = len(tokens) * 9 // 10, args.length
+    if len(tokens) - cut < n:
+        raise SystemExit(f"indexer: the last tenth of the text has {len(tokens) - cut} tokens, "
+                         f"wanted {n}: lower --length or give a longer --text")
+    return [tokens[first:first + n] for first in
+            np.linspace(0, cut - n, args.windows).astype(int)], tokens[cut:cut + n]
 
 
 def judge(llm: Model, learned: Sequence[Indexer], held: Sequence[int], ctx: fovea.Context,

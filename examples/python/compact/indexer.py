@@ -62,9 +62,9 @@ def run(args: Args, rows: list[Row]) -> None:
         learned, before, after = indexed.learn(llm, known, ctx, args)
         about = (f"SmolLM2-135M, all {llm.config.layers} layers, the last {args.judged} of "
                  f"{args.length} tokens. The indexers learned in {args.steps} steps of "
-                 f"{args.rows} rows from {args.windows} other texts of {args.tokens} tokens: KL of "
-                 f"a row {before:.3f} -> {after:.3f} nats. They keep {args.width} numbers of a "
-                 f"token; {ctx!r}, f32")
+                 f"{args.rows} rows from {args.windows} other texts of that length: KL of a row "
+                 f"{before:.3f} -> {after:.3f} nats. They keep {args.width} numbers of a token; "
+                 f"{ctx!r}, f32")
         for row in indexed.judge(llm, learned, held, ctx, args):
             rows.append(row)
             folder.save(files[0], lambda path: write_tsv(rows, path))
@@ -80,10 +80,9 @@ def arguments(argv: Sequence[str] | None) -> Args:
            help="keys that a row reads")
     option("--length", type=int, default=4096, help="tokens of the text that judges")
     option("--judged", type=int, default=512, help="of these the last, which read as DSA does")
-    option("--windows", type=int, default=8, help="other texts to learn from")
-    option("--tokens", type=int, default=2048, help="of such a text")
+    option("--windows", type=int, default=4, help="other texts of that length, to learn from")
     option("--steps", type=int, default=200, help="of each layer's indexer")
-    option("--rows", type=int, default=128, help="rows of a step, behind any number of keys")
+    option("--rows", type=int, default=64, help="rows of a step, behind any number of keys")
     option("--heads", type=int, default=8, help="queries of a row's index")
     option("--width", type=int, default=64, help="of its queries and keys")
     option("--rate", type=float, default=6e-4, help="learning rate, at its highest")
@@ -101,8 +100,8 @@ def arguments(argv: Sequence[str] | None) -> Args:
     if args.length < args.judged + 2:
         parser.error(f"--length is {args.length}, wanted at least {args.judged + 2}: two more than "
                      "--judged")
-    if args.tokens < args.rows:
-        parser.error(f"--tokens is {args.tokens}, wanted {args.rows} or more, as --rows")
+    if args.length < args.rows:
+        parser.error(f"--length is {args.length}, wanted {args.rows} or more, as --rows")
     if min(args.counts) < 5:
         parser.error(f"--counts has {min(args.counts)}, wanted 5 or more")
     if args.threads < 0:

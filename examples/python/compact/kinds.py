@@ -60,9 +60,9 @@ class MLA(Kind):
     that is turned: absorbed, the latent is key and value of one head."""
 
     name, paper = "mla", "2405.04434"
-    note = "8 heads of 32 + 16 turned; a latent of 64"
-    hidden = 572
-    heads, plain, turned, width, rank = 8, 32, 16, 32, 64
+    note = "8 heads of 32 + 16 turned; a latent of 128"
+    hidden = 506
+    heads, plain, turned, width, rank = 8, 32, 16, 32, 128
 
     def mix(self, m: Layer, x: Var) -> Var:
         q = m.heads("q", x, self.heads, self.plain + self.turned)

@@ -166,7 +166,7 @@ def draw(rows: Sequence[Row], path: pathlib.Path) -> None:
              xlabel="rank: numbers of a token in a layer's cache")
     axes.set_xticks(sorted({row.rank for row in rows}))
     low, high = (fit(row.perplexity for row in rows) for fit in (min, max))
-    axes.set_yticks([y for y in (5, 7, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
+    axes.set_yticks([y for y in (5, 7, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
                      if low / 1.5 < y < 1.5 * high])
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("")

@@ -166,8 +166,8 @@ def arguments(argv: Sequence[str] | None) -> Args:
                                                 "different kinds, trained from scratch.")
     option = parser.add_argument
     option("--kind", default="mha,mla", help="names with commas between, or all")
-    option("--steps", type=int, default=200, help="steps of training")
-    option("--rows", type=int, default=8, help="windows of a step")
+    option("--steps", type=int, default=400, help="steps of training")
+    option("--rows", type=int, default=4, help="windows of a step")
     option("--tokens", type=int, default=256, help="bytes of a window")
     option("--layers", type=int, default=4, help="of width 256")
     option("--rate", type=float, default=2e-3, help="learning rate, at its highest")
