@@ -52,6 +52,7 @@ PEERS = {
     "fovea dense": "dense attention",
     "fovea dense, equal work": "equal sequences, as many pairs",
     "fovea nondeterministic": "`nondeterministic`",
+    "fovea heads": "attention over its heads",
 }
 OPERATIONS = {
     "attention": "attention",
@@ -63,6 +64,7 @@ OPERATIONS = {
     "x_gla": "gated linear attention",
     "x_delta": "delta rule",
     "x_gsa": "gated slot attention",
+    "x_tpa": "tensor product attention",
     "x_multi_token": "multi-token",
     "x_kl_jensen_shannon": "other divergences",
     "x_kl_pool": "other divergences",

@@ -19,6 +19,7 @@ from . import (
     select,
     sparse,
     sparse_flex,
+    tpa,
     trace,
 )
 from .base import PeerFailed as PeerFailed
@@ -36,6 +37,7 @@ FAMILIES = (
     linear,
     methods,
     peers,
+    tpa,
 )
 
 

@@ -29,6 +29,7 @@
 #include "fovea/experimental/graph.h"
 #include "fovea/experimental/lsh.h"
 #include "fovea/experimental/gsa.h"
+#include "fovea/experimental/tpa.h"
 #include "fovea/experimental/linear.h"
 #include "fovea/experimental/recipe.h"
 #include "fovea/experimental/summary.h"

@@ -271,9 +271,73 @@ void factors(std::vector<harness::Case>& to) {
                            138));
 }
 
+// ---- outer products
+
+using TpaParams = fovea_x_tpa_forward_params;
+
+Tpa layers_of_tpa(const TableCall& made) {
+  const Letters& x = made.letters;
+  return {x.at("rank_q"), x.at("rank_k"), x.at("rank_v"), x.at("d"), x.at("e"), layer(21),
+          layer(22),      layer(23),      layer(24),      layer(25), layer(26)};
+}
+
+// Rows of b_q and b_k are turned.
+double product(const TableCall& made, const std::string& field, const int64_t* i) {
+  const Tpa m = layers_of_tpa(made);
+  const bool asks = field.back() == 'q';
+  const int64_t position = asks ? length(made, i[0]) - made.letters.at("s") + i[1] : i[1];
+  const bool heads = field[0] == 'a';
+  const Letter& of = asks                  ? heads ? m.a_q : m.b_q
+                     : field.back() == 'k' ? heads ? m.a_k : m.b_k
+                     : heads               ? m.a_v
+                                           : m.b_v;
+  const auto at = [&](int64_t c) { return of(i[0], position, i[2], c); };
+  return heads || field == "b_v" ? at(i[3]) : quarter_turned(at, i[3], m.d, position);
+}
+
+std::vector<Expected> products_of(TableCall& made) {
+  const TpaParams& p = made.params<TpaParams>();
+  const Asked x{p.o.shape[0], p.o.shape[1], p.a_k.shape[1], p.o.shape[2], oracle::load(p.key_len),
+                p.a_k.dtype};
+  const Attention paper = tpa(x, layers_of_tpa(made));
+  // Rows of heads are rounded where they are in memory.
+  Attention stored = paper;
+  for (oracle::Dense* rows : {&stored.q, &stored.k, &stored.v})
+    for (double& element : rows->value) element = oracle::round_to(p.a_k.dtype, element);
+  if (made.has("key_len"))
+    for (const char* field : {"a_k", "b_k", "a_v", "b_v"})
+      made.call.account(made.call.field(field),
+                        [&](const int64_t* i) { return i[1] < length(made, i[0]); });
+  const auto exact = oracle::forward(paper, p.o, p.lse, Mode::exact);
+  const auto rounded = oracle::forward(stored, p.o, p.lse, Mode::rounded);
+  return {{"o", exact.o, rounded.o}, {"lse", exact.lse, rounded.lse}};
+}
+
+void outer_products(std::vector<harness::Case>& to) {
+  Table table("x_tpa_forward", products_of);
+  table.recipe("tpa").contents(
+      [](const TableCall& made, const std::string& field, const int64_t* i, double) {
+        if (field == "key_len") return static_cast<double>(length(made, i[0]));
+        return product(made, field, i);
+      });
+  const std::string given = "a_q b_q ";
+  table.each("small", {given + "b=1 s=3 t=6 h=3 d=4 e=4 rank_q=2 lse"}, true);
+  table.each("paper", {given + "a_k:bf16 b=1 s=1 t=30 h=22 d=64 e=64 rank_q=6 lse",
+                       given + "a_k:bf16 b=1 s=33 t=33 h=47 d=64 e=64 rank_q=6 lse"});
+  add_cases(to, table.sweep({{given},
+                             {"a_k:f32", "a_k:bf16", "a_k:f16"},
+                             {"contiguous", "gaps", "odd"},
+                             {"lse o:f32", "lse", ""},
+                             {"b=2 s=1 t=40 key_len", "b=1 s=20 t=33", "b=2 s=9 t=9"},
+                             {"rank_q=1 rank_k=1 rank_v=1", "rank_q=6 rank_k=2 rank_v=2",
+                              "rank_q=12 rank_k=3 rank_v=4"},
+                             {"h=4 d=16 e=24", "h=22 d=64 e=64", "h=5 d=128 e=128"}},
+                            139));
+}
+
 std::vector<harness::Case> recipe_cases() {
   std::vector<harness::Case> all;
-  shared(all), latents(all), factors(all);
+  shared(all), latents(all), factors(all), outer_products(all);
   return all;
 }
 

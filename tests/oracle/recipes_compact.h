@@ -160,4 +160,31 @@ inline Attention mfa_kr(const Asked& x, const Mfa& m) {
   return mfa_over(x, m, m.k);
 }
 
+// ---- tensor product attention
+
+// Factors as the layers give them, before rotation: a of (rank, head), b of (rank, column).
+struct Tpa {
+  int64_t rank_q, rank_k, rank_v, d, e;
+  Letter a_q, b_q, a_k, b_k, a_v, b_v;
+};
+
+// Section 3.1: Q, K and V are means of outer products, and RoPE turns rows of heads.  Theorem 1:
+// factors that are turned give the same.
+inline Attention tpa(const Asked& x, const Tpa& m) {
+  const auto mean = [](const Letter& a, const Letter& b, int64_t rank) -> Letter {
+    return [=](int64_t sequence, int64_t i, int64_t head, int64_t c) {
+      double sum = 0;
+      for (int64_t r = 0; r < rank; ++r) sum += a(sequence, i, r, head) * b(sequence, i, r, c);
+      return sum / static_cast<double>(rank);
+    };
+  };
+  const auto turned = [&](const Letter& of) -> Letter {
+    return [&m, of](int64_t sequence, int64_t i, int64_t head, int64_t c) {
+      return quarter_turned([&](int64_t n) { return of(sequence, i, head, n); }, c, m.d, i);
+    };
+  };
+  return of_heads(x, m.d, m.e, turned(mean(m.a_q, m.b_q, m.rank_q)),
+                  turned(mean(m.a_k, m.b_k, m.rank_k)), mean(m.a_v, m.b_v, m.rank_v));
+}
+
 }  // namespace oracle::recipes

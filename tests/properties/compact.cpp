@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compact attention through the library's own chains, under tables that turn by real angles: a
-// prompt, its chunks and its steps give the same rows; absorbed and expanded latents give the
-// paper's rows, formed here in float64 from what is stored; their gradients are its derivatives.
+// prompt, its chunks and its steps give the same rows; absorbed and expanded latents and outer
+// products give the paper's rows, formed here in float64 from what is stored; their gradients are
+// its derivatives.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <memory>
 #include <numeric>
 
@@ -461,6 +463,215 @@ TEST(compact, heads_in_chunks_and_steps_are_the_prompt_and_repeated_heads) {
       expect_near("repeated", whole, model.repeated(), 8 * room.unit());
     });
   }
+}
+
+// ---- outer products
+
+class Products {
+ public:
+  static constexpr int64_t kHeads = 6, kWidth = 16, kValues = 24, kPage = 8, kPages = 5;
+  static constexpr int64_t kRankQ = 3, kRankK = 2, kRankV = 2;
+
+  explicit Products(Room& room)
+      : room_(room),
+        turns_(room, kWidth / 2),
+        a_q_(room.some({1, kTokens, kRankQ, kHeads})),
+        b_q_(room.some({1, kTokens, kRankQ, kWidth})),
+        a_k_(room.some({1, kTokens, kRankK, kHeads})),
+        b_k_(room.some({1, kTokens, kRankK, kWidth})),
+        a_v_(room.some({1, kTokens, kRankV, kHeads})),
+        b_v_(room.some({1, kTokens, kRankV, kValues})) {
+    Values places;
+    for (int64_t n = 0; n < kPages; ++n) places.push_back(static_cast<double>(n * 3 % kPages));
+    page_table_ = room.fill({1, kPages}, FOVEA_I32, places);
+  }
+
+  // o and lse of tokens, whose factors are appended in calls of so many.
+  std::pair<Values, Values> run(const std::vector<int64_t>& calls, bool paged = false) {
+    const auto cache = [&](int64_t rank, int64_t width) {
+      return paged ? room_.empty({kPages, kPage, rank, width})
+                   : room_.empty({1, kTokens, rank, width});
+    };
+    const fovea_tensor a_k = cache(kRankK, kHeads), b_k = cache(kRankK, kWidth);
+    const fovea_tensor a_v = cache(kRankV, kHeads), b_v = cache(kRankV, kValues);
+    const fovea_tensor o = room_.empty({1, kTokens, kHeads, kValues});
+    const fovea_tensor lse = room_.empty({1, kHeads, kTokens}, FOVEA_F32);
+    int64_t begin = 0;
+    for (const int64_t s : calls) {
+      append(begin, s, paged, {a_k_, a_v_}, {a_k, a_v}, false);
+      append(begin, s, paged, {b_k_, b_v_}, {b_k, b_v}, true);
+      auto p = params<fovea_x_tpa_forward_params>();
+      p.a_k = a_k, p.b_k = b_k, p.a_v = a_v, p.b_v = b_v;
+      p.a_q = part(a_q_, 1, begin, s), p.b_q = turned(part(b_q_, 1, begin, s), begin);
+      p.o = part(o, 1, begin, s), p.lse = part(lse, 2, begin, s);
+      p.key_len = room_.lengths(begin + s);
+      if (paged) p.page_table = page_table_;
+      harness::must(fovea_x_recipe_apply("tpa", "x_tpa_forward", &p), "tpa");
+      harness::must(fovea_x_tpa_forward(room_.ctx, &p), "x_tpa_forward");
+      begin += s;
+    }
+    return {room_.values(o).value, room_.values(lse).value};
+  }
+
+  // What the layers give, and the gradients of the sum of dout o: factors in that order.
+  struct Factors {
+    oracle::Dense a_q, b_q, a_k, b_k, a_v, b_v;
+  };
+  Factors given() const {
+    return {room_.values(a_q_), room_.values(b_q_), room_.values(a_k_),
+            room_.values(b_k_), room_.values(a_v_), room_.values(b_v_)};
+  }
+  Factors gradients(const fovea_tensor& dout) {
+    auto p = params<fovea_x_tpa_forward_params>();
+    p.a_q = a_q_, p.b_q = turned(b_q_, 0), p.a_k = a_k_, p.b_k = turned(b_k_, 0);
+    p.a_v = a_v_, p.b_v = b_v_;
+    p.o = room_.empty({1, kTokens, kHeads, kValues});
+    p.lse = room_.empty({1, kHeads, kTokens}, FOVEA_F32);
+    harness::must(fovea_x_recipe_apply("tpa", "x_tpa_forward", &p), "tpa");
+    harness::must(fovea_x_tpa_forward(room_.ctx, &p), "x_tpa_forward");
+    auto back = params<fovea_x_tpa_backward_params>();
+    back.a_q = p.a_q, back.b_q = p.b_q, back.a_k = p.a_k, back.b_k = p.b_k;
+    back.a_v = p.a_v, back.b_v = p.b_v, back.o = p.o, back.lse = p.lse, back.dout = dout;
+    back.da_q = like(a_q_), back.db_q = like(b_q_), back.da_k = like(a_k_);
+    back.db_k = like(b_k_), back.da_v = like(a_v_), back.db_v = like(b_v_);
+    harness::must(fovea_x_recipe_apply("tpa", "x_tpa_backward", &back), "tpa");
+    harness::must(fovea_x_tpa_backward(room_.ctx, &back), "x_tpa_backward");
+    return {room_.values(back.da_q), room_.values(turned(back.db_q, 0, true)),
+            room_.values(back.da_k), room_.values(turned(back.db_k, 0, true)),
+            room_.values(back.da_v), room_.values(back.db_v)};
+  }
+
+  // The paper's rows: heads are formed, then turned.
+  static std::pair<Values, Values> paper(const Factors& x) {
+    Values o, lse(kHeads * kTokens);
+    for (int64_t i = 0; i < kTokens; ++i)
+      for (int64_t head = 0; head < kHeads; ++head) {
+        Values sum(kValues);
+        double total = 0;
+        const Values q = row(x.a_q, x.b_q, i, head);
+        for (int64_t j = 0; j <= i; ++j) {
+          const Values k = row(x.a_k, x.b_k, j, head), v = row(x.a_v, x.b_v, j, head);
+          double score = 0;
+          // Rotations by i and j multiply to one by i - j.
+          for (int64_t n = 0; n < kWidth / 2; ++n) {
+            const double angle =
+                static_cast<double>(i - j) * std::pow(50, -static_cast<double>(n) / (kWidth / 2));
+            const double a = q[n], b = q[n + kWidth / 2], u = k[n], w = k[n + kWidth / 2];
+            score += std::cos(angle) * (a * u + b * w) + std::sin(angle) * (a * w - b * u);
+          }
+          const double weight = std::exp(score / std::sqrt(static_cast<double>(kWidth)));
+          total += weight;
+          for (int64_t n = 0; n < kValues; ++n) sum[n] += weight * v[n];
+        }
+        for (const double one : sum) o.push_back(one / total);
+        lse[head * kTokens + i] = std::log(total);
+      }
+    return {o, lse};
+  }
+
+ private:
+  static Values row(const oracle::Dense& a, const oracle::Dense& b, int64_t i, int64_t head) {
+    Values y(b.shape[3]);
+    for (int64_t r = 0; r < a.shape[2]; ++r)
+      for (int64_t c = 0; c < b.shape[3]; ++c)
+        y[c] += a(0, i, r, head) * b(0, i, r, c) / static_cast<double>(a.shape[2]);
+    return y;
+  }
+  // A factor with a rank in place of a key head, as cache_append has it.
+  void append(int64_t begin, int64_t s, bool paged, const std::array<fovea_tensor, 2>& from,
+              const std::array<fovea_tensor, 2>& to, bool turns) {
+    auto p = params<fovea_cache_append_params>();
+    p.k_new = part(from[0], 1, begin, s), p.v_new = part(from[1], 1, begin, s);
+    p.k = to[0], p.v = to[1], p.key_len = room_.lengths(begin);
+    if (paged) p.page_table = page_table_;
+    if (turns) p.cos = turns_.cos, p.sin = turns_.sin;
+    harness::must(fovea_cache_append(room_.ctx, &p), "cache_append");
+  }
+  fovea_tensor turned(const fovea_tensor& x, int64_t begin, bool inverse = false) {
+    const fovea_tensor y = like(x);
+    auto p = params<fovea_rope_forward_params>();
+    p.x = x, p.y = y, p.inverse = inverse;
+    p.cos = part(turns_.cos, 0, begin, x.shape[1]), p.sin = part(turns_.sin, 0, begin, x.shape[1]);
+    harness::must(fovea_rope_forward(room_.ctx, &p), "rope_forward");
+    return y;
+  }
+  fovea_tensor like(const fovea_tensor& x) {
+    return room_.empty({x.shape[0], x.shape[1], x.shape[2], x.shape[3]});
+  }
+
+  Room& room_;
+  const Turns turns_;
+  const fovea_tensor a_q_, b_q_, a_k_, b_k_, a_v_, b_v_;
+  fovea_tensor page_table_;
+};
+
+TEST(compact, outer_products_in_chunks_and_steps_are_the_prompt_and_the_papers) {
+  each_room([](Room& room) {
+    Products model(room);
+    const auto [paper, paper_lse] = Products::paper(model.given());
+    const auto [whole, lse] = model.run(kCuts[0]);
+    expect_near("prompt", whole, paper, 8 * room.unit());
+    expect_near("lse", lse, paper_lse, 8 * room.unit());
+    for (const bool paged : {false, true})
+      for (const auto& cuts : kCuts) {
+        const auto [o, own] = model.run(cuts, paged);
+        expect_near("o", o, whole, 6 * room.unit());
+        expect_near("lse", own, lse, 6 * room.unit());
+      }
+  });
+}
+
+TEST(compact, gradients_of_outer_products_are_the_papers_derivatives) {
+  for (const fovea_backend backend : harness::backends()) {
+    SCOPED_TRACE(harness::name_of(backend));
+    Room room(backend, FOVEA_F32);
+    Products model(room);
+    const fovea_tensor to = room.some({1, kTokens, Products::kHeads, Products::kValues});
+    const oracle::Dense dout = room.values(to);
+    const Products::Factors got = model.gradients(to);
+    Products::Factors given = model.given();
+    const auto loss = [&] {
+      const Values o = Products::paper(given).first;
+      return std::inner_product(o.begin(), o.end(), dout.value.begin(), 0.0);
+    };
+    const auto expect = [&](const char* name, oracle::Dense& x, const oracle::Dense& gradient) {
+      properties::expect_derivative(name, x, gradient.value, loss, 2e-5, 5);
+    };
+    expect("a_q", given.a_q, got.a_q), expect("b_q", given.b_q, got.b_q);
+    expect("a_k", given.a_k, got.a_k), expect("b_k", given.b_k, got.b_k);
+    expect("a_v", given.a_v, got.a_v), expect("b_v", given.b_v, got.b_v);
+  }
+}
+
+// Constant a, 1 for the heads of a group, with scales of 1: ranks are the key heads of GQA.
+TEST(compact, outer_products_of_groups_are_their_heads) {
+  each_room([](Room& room) {
+    constexpr int64_t heads = 6, groups = 3, width = 16;
+    Values ones;
+    for (int64_t n = 0; n < kTokens * groups * heads; ++n)
+      ones.push_back(n % heads / (heads / groups) == n / heads % groups ? 1 : 0);
+    const fovea_tensor a = room.fill({1, kTokens, groups, heads}, room.dtype, ones);
+    const fovea_tensor q = room.some({1, kTokens, heads, width});
+    const fovea_tensor k = room.some({1, kTokens, groups, width});
+    const fovea_tensor v = room.some({1, kTokens, groups, width});
+    const auto shared = [&] {
+      auto p = params<fovea_attention_forward_params>();
+      p.q = q, p.k = k, p.v = v, p.o = room.empty({1, kTokens, heads, width});
+      attend(room, "gqa", p);
+      return room.values(p.o).value;
+    };
+    for (const int64_t rows : {kTokens, int64_t{5}}) {
+      auto p = params<fovea_x_tpa_forward_params>();
+      p.a_k = p.a_v = a, p.b_k = k, p.b_v = v, p.scale_k = p.scale_v = 1, p.causal = 1;
+      p.q = part(q, 1, kTokens - rows, rows);
+      const fovea_tensor o = room.empty({1, kTokens, heads, width});
+      p.o = part(o, 1, kTokens - rows, rows);
+      harness::must(fovea_x_tpa_forward(room.ctx, &p), "x_tpa_forward");
+      Values got = room.values(p.o).value, all = shared();
+      all.erase(all.begin(), all.end() - static_cast<int64_t>(got.size()));
+      expect_near("heads", got, all, 4 * room.unit());
+    }
+  });
 }
 
 }  // namespace

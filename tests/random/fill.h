@@ -148,13 +148,13 @@ class Filler {
   }
 
   int64_t rows() const {
-    for (const char* name : {"q", "q_teacher", "x", "k_new", "v_new", "k_out"})
+    for (const char* name : {"q", "q_teacher", "a_q", "x", "k_new", "v_new", "k_out"})
       if (given(name)) return extent(name, 1, 0);
     return 0;
   }
   // The tensor of keys, or of tokens.
   const char* stored() const {
-    for (const char* name : {"k", "k_teacher", "v"})
+    for (const char* name : {"k", "k_teacher", "a_k", "v"})
       if (given(name)) return name;
     return "x";
   }

@@ -378,8 +378,9 @@ void Runner::run_forward(uint8_t* arena) {
 // it, is the rounding of exp(score - lse).
 bool of_rounding(const std::vector<Tensor>& tensors, const std::string& output) {
   for (const Tensor& x : tensors)
-    if (x.field->name == "k" && x.view.shape[1] == 1)
-      for (const char* name : {"dq", "dk", "dbias", "dweight", "dmix_before"})
+    if ((x.field->name == "k" || x.field->name == "a_k") && x.view.shape[1] == 1)
+      for (const char* name :
+           {"dq", "dk", "dbias", "dweight", "dmix_before", "da_q", "db_q", "da_k", "db_k"})
         if (output == name) return true;
   return false;
 }

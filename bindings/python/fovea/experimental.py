@@ -22,7 +22,8 @@ from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_infllm_forward, _x_project_forward, _x_project_backward, _x_graph_append,
                  _x_select_graph, _x_graph_forward, _x_lsh_append, _x_select_lsh, _x_lsh_forward,
                  _x_conv1d_forward, _x_conv1d_backward, _x_gla_forward, _x_gla_backward,
-                 _x_delta_forward, _x_delta_backward, _x_gsa_forward, _x_gsa_backward)
+                 _x_delta_forward, _x_delta_backward, _x_gsa_forward, _x_gsa_backward,
+                 _x_tpa_forward, _x_tpa_backward)
 
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
@@ -35,10 +36,10 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "project_forward", "project_backward", "graph_append", "select_graph", "graph_forward",
            "lsh_append", "select_lsh", "lsh_forward", "conv1d_forward", "conv1d_backward",
            "gla_forward", "gla_backward", "delta_forward", "delta_backward", "gsa_forward",
-           "gsa_backward", "BetaMap", "CacheRule", "CompareMeasure", "Conv1dActivation",
-           "FeatureMap", "Gate", "GateMap", "NormGateAct", "NormGateNorm", "Pool", "ProbeReduce",
-           "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise", "SelectReduce",
-           "SelectRule", "SelectScope", "SelectScore"]
+           "gsa_backward", "tpa_forward", "tpa_backward", "BetaMap", "CacheRule", "CompareMeasure",
+           "Conv1dActivation", "FeatureMap", "Gate", "GateMap", "NormGateAct", "NormGateNorm",
+           "Pool", "ProbeReduce", "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise",
+           "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
 
 
 def kl_jensen_shannon_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None,
@@ -6152,3 +6153,267 @@ def gsa_backward(ctx_or_q=None, /, q=None, k=None, v=None, gate=None, dout=None,
     if map_k:
         call.enum(1860, map_k, "map_k", FeatureMap)
     return call.run(dq, dk, dv, dgate, dstate_k_in, dstate_v_in)
+
+
+def tpa_forward(ctx_or_a_k=None, /, a_k=None, b_k=None, a_v=None, b_v=None, *, ctx=None, o=None,
+                lse=None, q=None, a_q=None, b_q=None, query_start=None, key_start=None,
+                query_len=None, key_len=None, page_table=None, cache_row=None, context_len=None,
+                b=None, s=None, query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0,
+                key_step=0, key_shift=0, scale=0.0, scale_q=0.0, scale_k=0.0, scale_v=0.0, causal=0,
+                splits=0):
+    """Attention over factored keys and values; prefill, decode over contiguous or paged caches.
+
+    Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and on CUDA.  With 16
+    rows or fewer of a sequence a CUDA kernel reads the factors as they are:
+      sm_80 and later  f16 or bf16; d and e multiples of 8 up to 128, h at most 128, ranks of keys
+                       and values at most 16, as far as two tiles of 16 keys fit shared memory; rows
+                       of b_k and b_v contiguous and 16-byte aligned
+    Otherwise heads of q, k and v are formed in the workspace for attention_forward, up to 64 at
+    once.  They take at most 1 GiB where one head fits in that.
+
+    Example
+      o = fovea.experimental.tpa_forward(a_k, b_k, a_v, b_v)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      a_k: (rows, t, rank_k, h) or paged (pool, page, rank_k, h) f32 f16 bf16
+      b_k: (rows, t, rank_k, d) or paged (pool, page, rank_k, d) as a_k
+      a_v: (rows, t, rank_v, h) or paged (pool, page, rank_v, h) as a_k
+      b_v: (rows, t, rank_v, e) or paged (pool, page, rank_v, e) as a_k
+
+    Outputs, new unless passed
+      o: (b, s, h, e) as a_k or f32
+
+    Outputs on request, by True or an array
+      lse: (b, h, s) f32
+
+    Optional inputs
+      q: (b, s, h, d) as a_k: queries of all heads; not with a_q
+      a_q: (b, s, rank_q, h) as a_k: wanted where q is not given
+      b_q: (b, s, rank_q, d) as a_k: with a_q
+      query_start: (r+1) i32: as in attention.h, and so for the fields below
+      key_start: (r+1) i32
+      query_len: (r) i32
+      key_len: (r) i32
+      page_table: (rows, pages) i32: pages of all four factors
+      cache_row: (r) i32
+      context_len: (r) i32
+
+    b, s: extents of new outputs that no input tells.
+
+    Numbers
+      query_max: 0: s
+      key_max: 0: t, or pages * page
+      window_left: 0: all
+      window_right: 0: all
+      sink_keys: needs window_left; 0: none
+      key_step: 0: 1
+      key_shift: position of the first key; within 2^31 of 0
+      scale: of scores; 0: 1 / sqrt(d)
+      scale_q: of the sum over rank_q; 0: 1 / rank_q; not with q
+      scale_k: 0: 1 / rank_k
+      scale_v: 0: 1 / rank_v
+      causal: 1: window_right = 1
+      splits: parts the keys of a row are cut into; 0: chosen from shapes
+    """
+    if ctx_or_a_k.__class__ is Context and ctx is None:
+        call = Call(ctx_or_a_k, _x_tpa_forward)
+    else:
+        call, inputs = _x_tpa_forward.begin(ctx_or_a_k, ctx, a_k, b_k, a_v, b_v)
+        [a_k, b_k, a_v, b_v] = inputs
+    v_a_k = call.put("a_k", 8, a_k, 4)
+    call.put("b_k", 104, b_k)
+    call.put("a_v", 200, a_v)
+    v_b_v = call.put("b_v", 296, b_v, 4)
+    v_q = None
+    if q is not None:
+        v_q = call.put("q", 392, q, 4)
+    v_a_q = None
+    if a_q is not None:
+        v_a_q = call.put("a_q", 488, a_q, 4)
+    v_b_q = None
+    if b_q is not None:
+        v_b_q = call.put("b_q", 584, b_q, 4)
+    if query_start is not None:
+        call.put("query_start", 872, query_start)
+    if key_start is not None:
+        call.put("key_start", 968, key_start)
+    if query_len is not None:
+        call.put("query_len", 1064, query_len)
+    if key_len is not None:
+        call.put("key_len", 1160, key_len)
+    if page_table is not None:
+        call.put("page_table", 1256, page_table)
+    if cache_row is not None:
+        call.put("cache_row", 1352, cache_row)
+    if context_len is not None:
+        call.put("context_len", 1448, context_len)
+    o = call.out("o", 680, o, lambda: (call.size("b", b, (v_q, 0, 0), (v_a_q, 0, 0), (v_b_q, 0, 0)),
+        call.size("s", s, (v_q, 1, 0), (v_a_q, 1, 0), (v_b_q, 1, 0)), v_a_k[2][3], v_b_v[2][3]),
+        v_a_k[1])
+    if lse is not None:
+        lse = None if lse is False else call.out("lse", 776, lse, lambda: (call.size("b", b, (v_q,
+            0, 0), (v_a_q, 0, 0), (v_b_q, 0, 0)), v_a_k[2][3], call.size("s", s, (v_q, 1, 0),
+            (v_a_q, 1, 0), (v_b_q, 1, 0))), 1)
+    if query_max:
+        call.scalar("q", 1544, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1552, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 1560, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 1568, window_right, "window_right")
+    if sink_keys:
+        call.scalar("q", 1576, sink_keys, "sink_keys")
+    if key_step:
+        call.scalar("q", 1584, key_step, "key_step")
+    if key_shift:
+        call.scalar("q", 1592, key_shift, "key_shift")
+    if scale:
+        call.scalar("f", 1600, scale, "scale")
+    if scale_q:
+        call.scalar("f", 1604, scale_q, "scale_q")
+    if scale_k:
+        call.scalar("f", 1608, scale_k, "scale_k")
+    if scale_v:
+        call.scalar("f", 1612, scale_v, "scale_v")
+    if causal:
+        call.scalar("i", 1616, causal, "causal")
+    if splits:
+        call.scalar("i", 1620, splits, "splits")
+    return call.run(o, lse)
+
+
+def tpa_backward(ctx_or_a_k=None, /, a_k=None, b_k=None, a_v=None, b_v=None, o=None, lse=None,
+                 dout=None, *, ctx=None, da_k=None, db_k=None, da_v=None, db_v=None, dq=None,
+                 da_q=None, db_q=None, q=None, a_q=None, b_q=None, dlse=None, query_start=None,
+                 key_start=None, query_len=None, key_len=None, query_max=0, key_max=0,
+                 window_left=0, window_right=0, sink_keys=0, scale=0.0, scale_q=0.0, scale_k=0.0,
+                 scale_v=0.0, causal=0, nondeterministic=0):
+    """Gradients of x_tpa_forward from dout (and dlse).  The fields it shares say what the forward was.
+    Each output is optional: absent = not computed.  Every element of an output is written: rows
+    and keys past their lengths get 0.  With dq_i, dk_i, dv_i of attention_backward:
+      da_k[a,i] = scale_k <dk_i, b_k[a]>,  db_k[a] = scale_k sum_i a_k[a,i] dk_i
+    and so for q and v.  A head's dq, dk and dv are rounded to the dtype of the factors.  Sums over
+    heads are f32 in a fixed order: the same bits every run unless `nondeterministic`.
+
+    Limits: as in the forward, no paged keys.  Heads and their gradients are in the workspace, up to
+    64 at once and at most 1 GiB where one head fits in that.  With more heads f32 sums of db lie
+    beside them.
+
+    Example
+      da_k, db_k, da_v, db_v = fovea.experimental.tpa_backward(a_k, b_k, a_v, b_v, o, lse, dout)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      a_k: (key_b, t, rank_k, h) f32 f16 bf16
+      b_k: (key_b, t, rank_k, d) as a_k
+      a_v: (key_b, t, rank_v, h) as a_k
+      b_v: (key_b, t, rank_v, e) as a_k
+      o: (b, s, h, e) as a_k or f32: of the forward
+      lse: (b, h, s) f32: of the forward
+      dout: (b, s, h, e) as o: the gradient of o
+
+    Outputs, new unless passed or False
+      da_k: (key_b, t, rank_k, h) as a_k
+      db_k: (key_b, t, rank_k, d) as a_k
+      da_v: (key_b, t, rank_v, h) as a_k
+      db_v: (key_b, t, rank_v, e) as a_k
+
+    Outputs on request, by True or an array
+      dq: (b, s, h, d) as a_k: needs q
+      da_q: (b, s, rank_q, h) as a_k: needs a_q
+      db_q: (b, s, rank_q, d) as a_k: needs b_q
+
+    Optional inputs
+      q: (b, s, h, d) as a_k
+      a_q: (b, s, rank_q, h) as a_k
+      b_q: (b, s, rank_q, d) as a_k
+      dlse: (b, h, s) f32: the gradient of lse; absent: 0
+      query_start: (r+1) i32
+      key_start: (r+1) i32
+      query_len: (r) i32
+      key_len: (r) i32
+
+    Numbers
+      query_max: 0: s
+      key_max: 0: t
+      window_left: 0: all
+      window_right: 0: all
+      sink_keys: needs window_left; 0: none
+      scale: 0: 1 / sqrt(d)
+      scale_q: 0: 1 / rank_q
+      scale_k: 0: 1 / rank_k
+      scale_v: 0: 1 / rank_v
+      causal: 1: window_right = 1
+      nondeterministic: 1: a faster kernel whose sums may change order may be used
+    """
+    if ctx_or_a_k.__class__ is Context and ctx is None:
+        call = Call(ctx_or_a_k, _x_tpa_backward)
+    else:
+        call, inputs = _x_tpa_backward.begin(ctx_or_a_k, ctx, a_k, b_k, a_v, b_v, o, lse, dout)
+        [a_k, b_k, a_v, b_v, o, lse, dout] = inputs
+    v_a_k = call.put("a_k", 8, a_k, 4)
+    v_b_k = call.put("b_k", 104, b_k, 4)
+    v_a_v = call.put("a_v", 200, a_v, 4)
+    v_b_v = call.put("b_v", 296, b_v, 4)
+    v_q = None
+    if q is not None:
+        v_q = call.put("q", 392, q, 4)
+    v_a_q = None
+    if a_q is not None:
+        v_a_q = call.put("a_q", 488, a_q, 4)
+    v_b_q = None
+    if b_q is not None:
+        v_b_q = call.put("b_q", 584, b_q, 4)
+    call.put("o", 680, o)
+    call.put("lse", 776, lse)
+    call.put("dout", 872, dout)
+    if dlse is not None:
+        call.put("dlse", 968, dlse)
+    if query_start is not None:
+        call.put("query_start", 1736, query_start)
+    if key_start is not None:
+        call.put("key_start", 1832, key_start)
+    if query_len is not None:
+        call.put("query_len", 1928, query_len)
+    if key_len is not None:
+        call.put("key_len", 2024, key_len)
+    da_k = None if da_k is False else call.out("da_k", 1064, da_k, v_a_k[2], v_a_k[1])
+    db_k = None if db_k is False else call.out("db_k", 1160, db_k, v_b_k[2], v_a_k[1])
+    da_v = None if da_v is False else call.out("da_v", 1256, da_v, v_a_v[2], v_a_k[1])
+    db_v = None if db_v is False else call.out("db_v", 1352, db_v, v_b_v[2], v_a_k[1])
+    if dq is not None:
+        dq = None if dq is False else call.out("dq", 1448, dq, lambda: call.twin("dq", "q", v_q),
+            v_a_k[1])
+    if da_q is not None:
+        da_q = None if da_q is False else call.out("da_q", 1544, da_q, lambda: call.twin("da_q",
+            "a_q", v_a_q), v_a_k[1])
+    if db_q is not None:
+        db_q = None if db_q is False else call.out("db_q", 1640, db_q, lambda: call.twin("db_q",
+            "b_q", v_b_q), v_a_k[1])
+    if query_max:
+        call.scalar("q", 2120, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 2128, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 2136, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 2144, window_right, "window_right")
+    if sink_keys:
+        call.scalar("q", 2152, sink_keys, "sink_keys")
+    if scale:
+        call.scalar("f", 2160, scale, "scale")
+    if scale_q:
+        call.scalar("f", 2164, scale_q, "scale_q")
+    if scale_k:
+        call.scalar("f", 2168, scale_k, "scale_k")
+    if scale_v:
+        call.scalar("f", 2172, scale_v, "scale_v")
+    if causal:
+        call.scalar("i", 2176, causal, "causal")
+    if nondeterministic:
+        call.scalar("i", 2180, nondeterministic, "nondeterministic")
+    return call.run(da_k, db_k, da_v, db_v, dq, da_q, db_q)

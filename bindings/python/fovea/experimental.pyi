@@ -38,10 +38,10 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "project_forward", "project_backward", "graph_append", "select_graph", "graph_forward",
            "lsh_append", "select_lsh", "lsh_forward", "conv1d_forward", "conv1d_backward",
            "gla_forward", "gla_backward", "delta_forward", "delta_backward", "gsa_forward",
-           "gsa_backward", "BetaMap", "CacheRule", "CompareMeasure", "Conv1dActivation",
-           "FeatureMap", "Gate", "GateMap", "NormGateAct", "NormGateNorm", "Pool", "ProbeReduce",
-           "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise", "SelectReduce",
-           "SelectRule", "SelectScope", "SelectScore"]
+           "gsa_backward", "tpa_forward", "tpa_backward", "BetaMap", "CacheRule", "CompareMeasure",
+           "Conv1dActivation", "FeatureMap", "Gate", "GateMap", "NormGateAct", "NormGateNorm",
+           "Pool", "ProbeReduce", "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise",
+           "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
 
 class _kl_jensen_shannon_forward(TypedDict, total=False):
     query_start: Array | None
@@ -2609,3 +2609,127 @@ def gsa_backward(q: Array, k: Array, v: Array, gate: Array, dout: Array, *,
                  ctx: Context | None = ..., dq: Output = ..., dk: Output = ..., dv: Output = ...,
                  dgate: Output = ..., dstate_k_in: Output = ..., dstate_v_in: Output = ...,
                  **fields: Unpack[_gsa_backward]) -> Any: ...
+
+class _tpa_forward(TypedDict, total=False):
+    q: Array | None
+    a_q: Array | None
+    b_q: Array | None
+    query_start: Array | None
+    key_start: Array | None
+    query_len: Array | None
+    key_len: Array | None
+    page_table: Array | None
+    cache_row: Array | None
+    context_len: Array | None
+    b: Int | None
+    s: Int | None
+    query_max: Int
+    key_max: Int
+    window_left: Int
+    window_right: Int
+    sink_keys: Int
+    key_step: Int
+    key_shift: Int
+    scale: Float
+    scale_q: Float
+    scale_k: Float
+    scale_v: Float
+    causal: Int
+    splits: Int
+
+@overload
+def tpa_forward(ctx: Context | None, a_k: A, b_k: Array, a_v: Array, b_v: Array, *,
+                o: Wanted | None = ..., lse: None = ..., **fields: Unpack[_tpa_forward]) -> A: ...
+@overload
+def tpa_forward(a_k: A, b_k: Array, a_v: Array, b_v: Array, *, ctx: Context | None = ...,
+                o: Wanted | None = ..., lse: None = ..., **fields: Unpack[_tpa_forward]) -> A: ...
+@overload
+def tpa_forward(ctx: Context | None, a_k: A, b_k: Array, a_v: Array, b_v: Array, *,
+                o: Wanted | None = ..., lse: Wanted, **fields: Unpack[_tpa_forward]) -> tuple[A,
+                A]: ...
+@overload
+def tpa_forward(a_k: A, b_k: Array, a_v: Array, b_v: Array, *, ctx: Context | None = ...,
+                o: Wanted | None = ..., lse: Wanted, **fields: Unpack[_tpa_forward]) -> tuple[A,
+                A]: ...
+@overload
+def tpa_forward(ctx: Context | None, a_k: Array, b_k: Array, a_v: Array, b_v: Array, *,
+                o: Output = ..., lse: Output = ..., **fields: Unpack[_tpa_forward]) -> Any: ...
+@overload
+def tpa_forward(a_k: Array, b_k: Array, a_v: Array, b_v: Array, *, ctx: Context | None = ...,
+                o: Output = ..., lse: Output = ..., **fields: Unpack[_tpa_forward]) -> Any: ...
+
+class _tpa_backward(TypedDict, total=False):
+    q: Array | None
+    a_q: Array | None
+    b_q: Array | None
+    dlse: Array | None
+    query_start: Array | None
+    key_start: Array | None
+    query_len: Array | None
+    key_len: Array | None
+    query_max: Int
+    key_max: Int
+    window_left: Int
+    window_right: Int
+    sink_keys: Int
+    scale: Float
+    scale_q: Float
+    scale_k: Float
+    scale_v: Float
+    causal: Int
+    nondeterministic: Int
+
+@overload
+def tpa_backward(ctx: Context | None, a_k: A, b_k: Array, a_v: Array, b_v: Array, o: Array,
+                 lse: Array, dout: Array, *, da_k: Wanted | None = ..., db_k: Wanted | None = ...,
+                 da_v: Wanted | None = ..., db_v: Wanted | None = ..., dq: None = ...,
+                 da_q: None = ..., db_q: None = ..., **fields: Unpack[_tpa_backward]) -> tuple[A, A,
+                 A, A]: ...
+@overload
+def tpa_backward(a_k: A, b_k: Array, a_v: Array, b_v: Array, o: Array, lse: Array, dout: Array, *,
+                 ctx: Context | None = ..., da_k: Wanted | None = ..., db_k: Wanted | None = ...,
+                 da_v: Wanted | None = ..., db_v: Wanted | None = ..., dq: None = ...,
+                 da_q: None = ..., db_q: None = ..., **fields: Unpack[_tpa_backward]) -> tuple[A, A,
+                 A, A]: ...
+@overload
+def tpa_backward(ctx: Context | None, a_k: A, b_k: Array, a_v: Array, b_v: Array, o: Array,
+                 lse: Array, dout: Array, *, da_k: Wanted | None = ..., db_k: Wanted | None = ...,
+                 da_v: Wanted | None = ..., db_v: Wanted | None = ..., dq: Wanted, da_q: None = ...,
+                 db_q: None = ..., **fields: Unpack[_tpa_backward]) -> tuple[A, A, A, A, A]: ...
+@overload
+def tpa_backward(a_k: A, b_k: Array, a_v: Array, b_v: Array, o: Array, lse: Array, dout: Array, *,
+                 ctx: Context | None = ..., da_k: Wanted | None = ..., db_k: Wanted | None = ...,
+                 da_v: Wanted | None = ..., db_v: Wanted | None = ..., dq: Wanted, da_q: None = ...,
+                 db_q: None = ..., **fields: Unpack[_tpa_backward]) -> tuple[A, A, A, A, A]: ...
+@overload
+def tpa_backward(ctx: Context | None, a_k: A, b_k: Array, a_v: Array, b_v: Array, o: Array,
+                 lse: Array, dout: Array, *, da_k: Wanted | None = ..., db_k: Wanted | None = ...,
+                 da_v: Wanted | None = ..., db_v: Wanted | None = ..., dq: None = ..., da_q: Wanted,
+                 db_q: None = ..., **fields: Unpack[_tpa_backward]) -> tuple[A, A, A, A, A]: ...
+@overload
+def tpa_backward(a_k: A, b_k: Array, a_v: Array, b_v: Array, o: Array, lse: Array, dout: Array, *,
+                 ctx: Context | None = ..., da_k: Wanted | None = ..., db_k: Wanted | None = ...,
+                 da_v: Wanted | None = ..., db_v: Wanted | None = ..., dq: None = ..., da_q: Wanted,
+                 db_q: None = ..., **fields: Unpack[_tpa_backward]) -> tuple[A, A, A, A, A]: ...
+@overload
+def tpa_backward(ctx: Context | None, a_k: A, b_k: Array, a_v: Array, b_v: Array, o: Array,
+                 lse: Array, dout: Array, *, da_k: Wanted | None = ..., db_k: Wanted | None = ...,
+                 da_v: Wanted | None = ..., db_v: Wanted | None = ..., dq: None = ...,
+                 da_q: None = ..., db_q: Wanted, **fields: Unpack[_tpa_backward]) -> tuple[A, A, A,
+                 A, A]: ...
+@overload
+def tpa_backward(a_k: A, b_k: Array, a_v: Array, b_v: Array, o: Array, lse: Array, dout: Array, *,
+                 ctx: Context | None = ..., da_k: Wanted | None = ..., db_k: Wanted | None = ...,
+                 da_v: Wanted | None = ..., db_v: Wanted | None = ..., dq: None = ...,
+                 da_q: None = ..., db_q: Wanted, **fields: Unpack[_tpa_backward]) -> tuple[A, A, A,
+                 A, A]: ...
+@overload
+def tpa_backward(ctx: Context | None, a_k: Array, b_k: Array, a_v: Array, b_v: Array, o: Array,
+                 lse: Array, dout: Array, *, da_k: Output = ..., db_k: Output = ...,
+                 da_v: Output = ..., db_v: Output = ..., dq: Output = ..., da_q: Output = ...,
+                 db_q: Output = ..., **fields: Unpack[_tpa_backward]) -> Any: ...
+@overload
+def tpa_backward(a_k: Array, b_k: Array, a_v: Array, b_v: Array, o: Array, lse: Array, dout: Array,
+                 *, ctx: Context | None = ..., da_k: Output = ..., db_k: Output = ...,
+                 da_v: Output = ..., db_v: Output = ..., dq: Output = ..., da_q: Output = ...,
+                 db_q: Output = ..., **fields: Unpack[_tpa_backward]) -> Any: ...

@@ -84,6 +84,8 @@ _x_delta_forward = Op("x_delta_forward", _abi.XDeltaForwardParams)
 _x_delta_backward = Op("x_delta_backward", _abi.XDeltaBackwardParams)
 _x_gsa_forward = Op("x_gsa_forward", _abi.XGsaForwardParams)
 _x_gsa_backward = Op("x_gsa_backward", _abi.XGsaBackwardParams)
+_x_tpa_forward = Op("x_tpa_forward", _abi.XTpaForwardParams)
+_x_tpa_backward = Op("x_tpa_backward", _abi.XTpaBackwardParams)
 
 
 def attention_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,

@@ -24,6 +24,7 @@
 #include "select.h"
 #include "sparse.h"
 #include "summary.h"
+#include "tpa.h"
 
 #define FOVEA_CPP_OPERATIONS_EXPERIMENTAL(X) \
   X(x_kl_jensen_shannon_forward) \
@@ -76,7 +77,9 @@
   X(x_delta_forward) \
   X(x_delta_backward) \
   X(x_gsa_forward) \
-  X(x_gsa_backward)
+  X(x_gsa_backward) \
+  X(x_tpa_forward) \
+  X(x_tpa_backward)
 
 namespace fovea {
 FOVEA_CPP_OPERATIONS_EXPERIMENTAL(FOVEA_CPP_OPERATION)

@@ -1696,6 +1696,78 @@ struct XGsaBackwardParams
     map_k::Int32
 end
 
+# fovea_x_tpa_forward_params
+struct XTpaForwardParams
+    struct_size::Csize_t
+    a_k::Tensor
+    b_k::Tensor
+    a_v::Tensor
+    b_v::Tensor
+    q::Tensor
+    a_q::Tensor
+    b_q::Tensor
+    o::Tensor
+    lse::Tensor
+    query_start::Tensor
+    key_start::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    page_table::Tensor
+    cache_row::Tensor
+    context_len::Tensor
+    query_max::Int64
+    key_max::Int64
+    window_left::Int64
+    window_right::Int64
+    sink_keys::Int64
+    key_step::Int64
+    key_shift::Int64
+    scale::Float32
+    scale_q::Float32
+    scale_k::Float32
+    scale_v::Float32
+    causal::Int32
+    splits::Int32
+end
+
+# fovea_x_tpa_backward_params
+struct XTpaBackwardParams
+    struct_size::Csize_t
+    a_k::Tensor
+    b_k::Tensor
+    a_v::Tensor
+    b_v::Tensor
+    q::Tensor
+    a_q::Tensor
+    b_q::Tensor
+    o::Tensor
+    lse::Tensor
+    dout::Tensor
+    dlse::Tensor
+    da_k::Tensor
+    db_k::Tensor
+    da_v::Tensor
+    db_v::Tensor
+    dq::Tensor
+    da_q::Tensor
+    db_q::Tensor
+    query_start::Tensor
+    key_start::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    query_max::Int64
+    key_max::Int64
+    window_left::Int64
+    window_right::Int64
+    sink_keys::Int64
+    scale::Float32
+    scale_q::Float32
+    scale_k::Float32
+    scale_v::Float32
+    causal::Int32
+    nondeterministic::Int32
+end
+
 # fovea_x_conv1d_forward_params
 struct XConv1dForwardParams
     struct_size::Csize_t
@@ -2629,6 +2701,22 @@ fovea_x_gsa_backward_workspace(ctx, params, bytes) =
 const _fovea_x_gsa_backward = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_gsa_backward(ctx, params) =
     ccall(symbol(_fovea_x_gsa_backward, :fovea_x_gsa_backward), Int32, (Ptr{Cvoid}, Ref{XGsaBackwardParams}), ctx, params)
+
+const _fovea_x_tpa_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_tpa_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_tpa_forward_workspace, :fovea_x_tpa_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XTpaForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_tpa_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_tpa_forward(ctx, params) =
+    ccall(symbol(_fovea_x_tpa_forward, :fovea_x_tpa_forward), Int32, (Ptr{Cvoid}, Ref{XTpaForwardParams}), ctx, params)
+
+const _fovea_x_tpa_backward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_tpa_backward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_tpa_backward_workspace, :fovea_x_tpa_backward_workspace), Int32, (Ptr{Cvoid}, Ref{XTpaBackwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_tpa_backward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_tpa_backward(ctx, params) =
+    ccall(symbol(_fovea_x_tpa_backward, :fovea_x_tpa_backward), Int32, (Ptr{Cvoid}, Ref{XTpaBackwardParams}), ctx, params)
 
 const _fovea_x_conv1d_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_conv1d_forward_workspace(ctx, params, bytes) =

@@ -2582,6 +2582,101 @@ c_struct! {
 
 c_struct! {
     /// ```text
+    /// Attention over factored keys and values; prefill, decode over contiguous or paged caches.
+    ///
+    /// Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and on CUDA.  With 16
+    /// rows or fewer of a sequence a CUDA kernel reads the factors as they are:
+    ///   sm_80 and later  f16 or bf16; d and e multiples of 8 up to 128, h at most 128, ranks of keys
+    ///                    and values at most 16, as far as two tiles of 16 keys fit shared memory; rows
+    ///                    of b_k and b_v contiguous and 16-byte aligned
+    /// Otherwise heads of q, k and v are formed in the workspace for attention_forward, up to 64 at
+    /// once.  They take at most 1 GiB where one head fits in that.
+    /// ```
+    fovea_x_tpa_forward_params: 1624 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_tpa_forward_params)";
+    a_k: fovea_tensor = 8, "`(rows, t, rank_k, h) or paged (pool, page, rank_k, h)` f32 f16 bf16";
+    b_k: fovea_tensor = 104, "`(rows, t, rank_k, d) or paged (pool, page, rank_k, d)` as a_k";
+    a_v: fovea_tensor = 200, "`(rows, t, rank_v, h) or paged (pool, page, rank_v, h)` as a_k";
+    b_v: fovea_tensor = 296, "`(rows, t, rank_v, e) or paged (pool, page, rank_v, e)` as a_k";
+    q: fovea_tensor = 392, "`(b, s, h, d)` as a_k: queries of all heads; not with a_q";
+    a_q: fovea_tensor = 488, "`(b, s, rank_q, h)` as a_k: wanted where q is not given";
+    b_q: fovea_tensor = 584, "`(b, s, rank_q, d)` as a_k: with a_q";
+    o: fovea_tensor = 680, "`(b, s, h, e)` as a_k or f32";
+    lse: fovea_tensor = 776, "`(b, h, s)` f32";
+    query_start: fovea_tensor = 872, "`(r+1)` i32: as in attention.h, and so for the fields below";
+    key_start: fovea_tensor = 968, "`(r+1)` i32";
+    query_len: fovea_tensor = 1064, "`(r)` i32";
+    key_len: fovea_tensor = 1160, "`(r)` i32";
+    page_table: fovea_tensor = 1256, "`(rows, pages)` i32: pages of all four factors";
+    cache_row: fovea_tensor = 1352, "`(r)` i32";
+    context_len: fovea_tensor = 1448, "`(r)` i32";
+    query_max: i64 = 1544, "0: s";
+    key_max: i64 = 1552, "0: t, or pages * page";
+    window_left: i64 = 1560, "0: all";
+    window_right: i64 = 1568, "0: all";
+    sink_keys: i64 = 1576, "needs window_left; 0: none";
+    key_step: i64 = 1584, "0: 1";
+    key_shift: i64 = 1592, "position of the first key; within 2^31 of 0";
+    scale: f32 = 1600, "of scores; 0: 1 / sqrt(d)";
+    scale_q: f32 = 1604, "of the sum over rank_q; 0: 1 / rank_q; not with q";
+    scale_k: f32 = 1608, "0: 1 / rank_k";
+    scale_v: f32 = 1612, "0: 1 / rank_v";
+    causal: i32 = 1616, "1: window_right = 1";
+    splits: i32 = 1620, "parts the keys of a row are cut into; 0: chosen from shapes";
+}
+
+c_struct! {
+    /// ```text
+    /// Gradients of x_tpa_forward from dout (and dlse).  The fields it shares say what the forward was.
+    /// Each output is optional: absent = not computed.  Every element of an output is written: rows
+    /// and keys past their lengths get 0.  With dq_i, dk_i, dv_i of attention_backward:
+    ///   da_k[a,i] = scale_k <dk_i, b_k[a]>,  db_k[a] = scale_k sum_i a_k[a,i] dk_i
+    /// and so for q and v.  A head's dq, dk and dv are rounded to the dtype of the factors.  Sums over
+    /// heads are f32 in a fixed order: the same bits every run unless `nondeterministic`.
+    ///
+    /// Limits: as in the forward, no paged keys.  Heads and their gradients are in the workspace, up to
+    /// 64 at once and at most 1 GiB where one head fits in that.  With more heads f32 sums of db lie
+    /// beside them.
+    /// ```
+    fovea_x_tpa_backward_params: 2184 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_tpa_backward_params)";
+    a_k: fovea_tensor = 8, "`(key_b, t, rank_k, h)` f32 f16 bf16";
+    b_k: fovea_tensor = 104, "`(key_b, t, rank_k, d)` as a_k";
+    a_v: fovea_tensor = 200, "`(key_b, t, rank_v, h)` as a_k";
+    b_v: fovea_tensor = 296, "`(key_b, t, rank_v, e)` as a_k";
+    q: fovea_tensor = 392, "`(b, s, h, d)` as a_k";
+    a_q: fovea_tensor = 488, "`(b, s, rank_q, h)` as a_k";
+    b_q: fovea_tensor = 584, "`(b, s, rank_q, d)` as a_k";
+    o: fovea_tensor = 680, "`(b, s, h, e)` as a_k or f32: of the forward";
+    lse: fovea_tensor = 776, "`(b, h, s)` f32: of the forward";
+    dout: fovea_tensor = 872, "`(b, s, h, e)` as o: the gradient of o";
+    dlse: fovea_tensor = 968, "`(b, h, s)` f32: the gradient of lse; absent: 0";
+    da_k: fovea_tensor = 1064, "`(key_b, t, rank_k, h)` as a_k";
+    db_k: fovea_tensor = 1160, "`(key_b, t, rank_k, d)` as a_k";
+    da_v: fovea_tensor = 1256, "`(key_b, t, rank_v, h)` as a_k";
+    db_v: fovea_tensor = 1352, "`(key_b, t, rank_v, e)` as a_k";
+    dq: fovea_tensor = 1448, "`(b, s, h, d)` as a_k: needs q";
+    da_q: fovea_tensor = 1544, "`(b, s, rank_q, h)` as a_k: needs a_q";
+    db_q: fovea_tensor = 1640, "`(b, s, rank_q, d)` as a_k: needs b_q";
+    query_start: fovea_tensor = 1736, "`(r+1)` i32";
+    key_start: fovea_tensor = 1832, "`(r+1)` i32";
+    query_len: fovea_tensor = 1928, "`(r)` i32";
+    key_len: fovea_tensor = 2024, "`(r)` i32";
+    query_max: i64 = 2120, "0: s";
+    key_max: i64 = 2128, "0: t";
+    window_left: i64 = 2136, "0: all";
+    window_right: i64 = 2144, "0: all";
+    sink_keys: i64 = 2152, "needs window_left; 0: none";
+    scale: f32 = 2160, "0: 1 / sqrt(d)";
+    scale_q: f32 = 2164, "0: 1 / rank_q";
+    scale_k: f32 = 2168, "0: 1 / rank_k";
+    scale_v: f32 = 2172, "0: 1 / rank_v";
+    causal: i32 = 2176, "1: window_right = 1";
+    nondeterministic: i32 = 2180, "1: a faster kernel whose sums may change order may be used";
+}
+
+c_struct! {
+    /// ```text
     /// Short causal convolution of each channel by itself, with state.  For token t of a sequence and
     /// channel c, with T = taps:
     ///
@@ -3397,5 +3492,7 @@ functions! {
         x_delta_backward: fovea_x_delta_backward_params, fovea_x_delta_backward, fovea_x_delta_backward_workspace;
         x_gsa_forward: fovea_x_gsa_forward_params, fovea_x_gsa_forward, fovea_x_gsa_forward_workspace;
         x_gsa_backward: fovea_x_gsa_backward_params, fovea_x_gsa_backward, fovea_x_gsa_backward_workspace;
+        x_tpa_forward: fovea_x_tpa_forward_params, fovea_x_tpa_forward, fovea_x_tpa_forward_workspace;
+        x_tpa_backward: fovea_x_tpa_backward_params, fovea_x_tpa_backward, fovea_x_tpa_backward_workspace;
     }
 }

@@ -2434,3 +2434,104 @@ op! {
         map_k set_map_k: enum XFeatureMap, "The fovea_x_feature_map.";
     }
 }
+
+op! {
+    /// ```text
+    /// Attention over factored keys and values; prefill, decode over contiguous or paged caches.
+    ///
+    /// Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and on CUDA.  With 16
+    /// rows or fewer of a sequence a CUDA kernel reads the factors as they are:
+    ///   sm_80 and later  f16 or bf16; d and e multiples of 8 up to 128, h at most 128, ranks of keys
+    ///                    and values at most 16, as far as two tiles of 16 keys fit shared memory; rows
+    ///                    of b_k and b_v contiguous and 16-byte aligned
+    /// Otherwise heads of q, k and v are formed in the workspace for attention_forward, up to 64 at
+    /// once.  They take at most 1 GiB where one head fits in that.
+    /// ```
+    XTpaForward(x_tpa_forward: fovea_x_tpa_forward_params, fovea_x_tpa_forward, fovea_x_tpa_forward_workspace)
+    new {
+        a_k set_a_k: in, "`(rows, t, rank_k, h) or paged (pool, page, rank_k, h)` f32 f16 bf16";
+        b_k set_b_k: in, "`(rows, t, rank_k, d) or paged (pool, page, rank_k, d)` as a_k";
+        a_v set_a_v: in, "`(rows, t, rank_v, h) or paged (pool, page, rank_v, h)` as a_k";
+        b_v set_b_v: in, "`(rows, t, rank_v, e) or paged (pool, page, rank_v, e)` as a_k";
+        o set_o: out, "`(b, s, h, e)` as a_k or f32";
+    }
+    may {
+        q set_q: in, "`(b, s, h, d)` as a_k: queries of all heads; not with a_q";
+        a_q set_a_q: in, "`(b, s, rank_q, h)` as a_k: wanted where q is not given";
+        b_q set_b_q: in, "`(b, s, rank_q, d)` as a_k: with a_q";
+        lse set_lse: out, "`(b, h, s)` f32";
+        query_start set_query_start: in, "`(r+1)` i32: as in attention.h, and so for the fields below";
+        key_start set_key_start: in, "`(r+1)` i32";
+        query_len set_query_len: in, "`(r)` i32";
+        key_len set_key_len: in, "`(r)` i32";
+        page_table set_page_table: in, "`(rows, pages)` i32: pages of all four factors";
+        cache_row set_cache_row: in, "`(r)` i32";
+        context_len set_context_len: in, "`(r)` i32";
+        query_max set_query_max: i64, "0: s";
+        key_max set_key_max: i64, "0: t, or pages * page";
+        window_left set_window_left: i64, "0: all";
+        window_right set_window_right: i64, "0: all";
+        sink_keys set_sink_keys: i64, "needs window_left; 0: none";
+        key_step set_key_step: i64, "0: 1";
+        key_shift set_key_shift: i64, "position of the first key; within 2^31 of 0";
+        scale set_scale: f32, "of scores; 0: 1 / sqrt(d)";
+        scale_q set_scale_q: f32, "of the sum over rank_q; 0: 1 / rank_q; not with q";
+        scale_k set_scale_k: f32, "0: 1 / rank_k";
+        scale_v set_scale_v: f32, "0: 1 / rank_v";
+        causal set_causal: bool, "1: window_right = 1";
+        splits set_splits: i32, "parts the keys of a row are cut into; 0: chosen from shapes";
+    }
+}
+
+op! {
+    /// ```text
+    /// Gradients of x_tpa_forward from dout (and dlse).  The fields it shares say what the forward was.
+    /// Each output is optional: absent = not computed.  Every element of an output is written: rows
+    /// and keys past their lengths get 0.  With dq_i, dk_i, dv_i of attention_backward:
+    ///   da_k[a,i] = scale_k <dk_i, b_k[a]>,  db_k[a] = scale_k sum_i a_k[a,i] dk_i
+    /// and so for q and v.  A head's dq, dk and dv are rounded to the dtype of the factors.  Sums over
+    /// heads are f32 in a fixed order: the same bits every run unless `nondeterministic`.
+    ///
+    /// Limits: as in the forward, no paged keys.  Heads and their gradients are in the workspace, up to
+    /// 64 at once and at most 1 GiB where one head fits in that.  With more heads f32 sums of db lie
+    /// beside them.
+    /// ```
+    XTpaBackward(x_tpa_backward: fovea_x_tpa_backward_params, fovea_x_tpa_backward, fovea_x_tpa_backward_workspace)
+    new {
+        a_k set_a_k: in, "`(key_b, t, rank_k, h)` f32 f16 bf16";
+        b_k set_b_k: in, "`(key_b, t, rank_k, d)` as a_k";
+        a_v set_a_v: in, "`(key_b, t, rank_v, h)` as a_k";
+        b_v set_b_v: in, "`(key_b, t, rank_v, e)` as a_k";
+        o set_o: in, "`(b, s, h, e)` as a_k or f32: of the forward";
+        lse set_lse: in, "`(b, h, s)` f32: of the forward";
+        dout set_dout: in, "`(b, s, h, e)` as o: the gradient of o";
+    }
+    may {
+        q set_q: in, "`(b, s, h, d)` as a_k";
+        a_q set_a_q: in, "`(b, s, rank_q, h)` as a_k";
+        b_q set_b_q: in, "`(b, s, rank_q, d)` as a_k";
+        dlse set_dlse: in, "`(b, h, s)` f32: the gradient of lse; absent: 0";
+        da_k set_da_k: out, "`(key_b, t, rank_k, h)` as a_k";
+        db_k set_db_k: out, "`(key_b, t, rank_k, d)` as a_k";
+        da_v set_da_v: out, "`(key_b, t, rank_v, h)` as a_k";
+        db_v set_db_v: out, "`(key_b, t, rank_v, e)` as a_k";
+        dq set_dq: out, "`(b, s, h, d)` as a_k: needs q";
+        da_q set_da_q: out, "`(b, s, rank_q, h)` as a_k: needs a_q";
+        db_q set_db_q: out, "`(b, s, rank_q, d)` as a_k: needs b_q";
+        query_start set_query_start: in, "`(r+1)` i32";
+        key_start set_key_start: in, "`(r+1)` i32";
+        query_len set_query_len: in, "`(r)` i32";
+        key_len set_key_len: in, "`(r)` i32";
+        query_max set_query_max: i64, "0: s";
+        key_max set_key_max: i64, "0: t";
+        window_left set_window_left: i64, "0: all";
+        window_right set_window_right: i64, "0: all";
+        sink_keys set_sink_keys: i64, "needs window_left; 0: none";
+        scale set_scale: f32, "0: 1 / sqrt(d)";
+        scale_q set_scale_q: f32, "0: 1 / rank_q";
+        scale_k set_scale_k: f32, "0: 1 / rank_k";
+        scale_v set_scale_v: f32, "0: 1 / rank_v";
+        causal set_causal: bool, "1: window_right = 1";
+        nondeterministic set_nondeterministic: bool, "1: a faster kernel whose sums may change order may be used";
+    }
+}

@@ -72,5 +72,7 @@ names! {
         x_delta_backward
         x_gsa_forward
         x_gsa_backward
+        x_tpa_forward
+        x_tpa_backward
     }
 }
