@@ -26,7 +26,7 @@ from training.model import train_step  # noqa: E402
 from training.text import windows  # noqa: E402
 
 # Of a token and layer.
-NUMBERS = dict(mha=512, gqa=128, mqa=64, mla=144, mfa=128, mfa_kr=64)
+NUMBERS = dict(mha=512, gqa=128, mqa=64, mla=144, mfa=128, mfa_kr=64, tpa=160)
 SMALL = smollm.model.Config(layers=2, heads=4, key_heads=2, head_dim=16, rope_base=1e4,
                             norm_eps=1e-5, context=512)
 TINY = "--steps 2 --rows 2 --tokens 32 --layers 1 --held-out 2 --threads 1 --texts 2".split()

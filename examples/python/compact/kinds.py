@@ -120,5 +120,27 @@ class MFAKR(MFA):
         return k + m.linear("reuse", k * alpha, self.width)
 
 
+class TPA(Kind):
+    """Heads are sums of outer products a b, a mean of 6 for a query, of 2 for a key and a value.
+    Pages hold the factors."""
+
+    name, paper = "tpa", "2501.06425"
+    note = "8 heads of 32 as sums of 6, 2 and 2 outer products"
+    hidden = 634
+    heads, width = 8, 32
+    ranks = dict(q=6, k=2, v=2)
+
+    def mix(self, m: Layer, x: Var) -> Var:
+        a, b = ({name: m.heads(f"{part}_{name}", x, rank, width) for name, rank in
+                 self.ranks.items()} for part, width in (("a", self.heads), ("b", self.width)))
+        queries = dict(a_q=a["q"], b_q=m.turn(b["q"]))
+        if m.pages is None:
+            return m.out(m.factored(a_k=a["k"], b_k=m.turn(b["k"]), a_v=a["v"], b_v=b["v"],
+                                    **queries))
+        m.append(k=a["k"], v=a["v"], part="a_", turned=False)
+        m.append(k=b["k"], v=b["v"], part="b_")
+        return m.out(m.paged("tpa", queries))
+
+
 KINDS: dict[str, Kind] = {kind.name: kind for kind in (
-    MHA(), GQA(), MQA(), MLA(), MFA(), MFAKR())}
+    MHA(), GQA(), MQA(), MLA(), MFA(), MFAKR(), TPA())}

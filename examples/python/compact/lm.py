@@ -112,7 +112,7 @@ def load(model: Model, path: pathlib.Path) -> tuple[float, float]:
 
 
 def decoded(models: Sequence[Model], rows: Sequence[Row], text: Ints, args: Args) -> list[Row]:
-    """Rows with what the models do in turns.  A time is the best of the rounds."""
+    """Rows with what the models do in turns.  A time is that of the best step of all rounds."""
     from training.text import split
     made = list(rows)
     for number in range(ROUNDS):
@@ -133,7 +133,7 @@ def decoded(models: Sequence[Model], rows: Sequence[Row], text: Ints, args: Args
 @dataclasses.dataclass(frozen=True)
 class Spoken:
     cache_bytes: int  # a token
-    seconds: float  # a token of a text
+    seconds: float  # a token of a text, in the best step
     attention: float  # the part of it in the calls that write and read pages
     apart: float  # of the logits from those on the tape
 
@@ -157,8 +157,8 @@ def decode(model: Model, text: Ints, args: Args) -> Spoken:
     apart = max(float(np.abs(found - wanted).max()) for found, wanted in zip(
         np.concatenate(logits, axis=1), (model.forward(one[None]).value for one in tokens)))
     model.trained = True
-    return Spoken(round(pages.bytes()), float(np.median(seconds)) / args.texts,
-                  float(np.median(attention)) / args.texts, apart)
+    return Spoken(round(pages.bytes()), min(seconds) / args.texts, min(attention) / args.texts,
+                  apart)
 
 
 def arguments(argv: Sequence[str] | None) -> Args:

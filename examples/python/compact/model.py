@@ -35,6 +35,10 @@ class Attention(Calls):
     def read(self, recipe: str, q: Var, k: Var, v: Var) -> Var:
         return self.by_name(recipe, fovea.attention_backward, q=q, k=k, v=v)
 
+    def factored(self, **factors: Var) -> Var:
+        """a and b of q, k and v."""
+        return self.by_name("tpa", fovea.experimental.tpa_backward, **factors)
+
     def by_name(self, recipe: str, backward: Callable[..., Any], **inputs: Var) -> Var:
         given = {name: self.there(x.value) for name, x in inputs.items()}
         o, lse = self.recipes[recipe](self.ctx, **given, lse=True)
@@ -167,6 +171,9 @@ class Layer(training.model.Layer):
 
     def read(self, recipe: str, q: Var, k: Var, v: Var) -> Var:
         return self.engine.read(recipe, q, k, v)
+
+    def factored(self, **factors: Var) -> Var:
+        return self.engine.factored(**factors)
 
     def attend(self, recipe: str, q: Var, k: Var, v: Var) -> Var:
         if self.pages is None:
