@@ -186,7 +186,8 @@ def test_latents_of_the_weights_rank_are_the_model(ctx):
 
 def test_dsa_of_every_key_is_dense(ctx):
     llm, tokens = small(), list(np.random.default_rng(6).integers(0, 50, 90))
-    learned = [indexed.Indexer(SMALL, 3, 8, seed=layer) for layer in range(SMALL.layers)]
+    learned = [indexed.Indexer(SMALL, basis[:, :8]) for basis in np.random.default_rng(2)
+               .standard_normal((SMALL.layers, 32, 32), np.float32)]
     args = indexer.arguments(["--counts", "16", "90", "--judged", "40"])
     rows = {(row.reads, row.count): row for row in indexed.judge(llm, learned, tokens, ctx, args)}
     dense = rows["dense", 90]
@@ -200,11 +201,26 @@ def test_dsa_of_every_key_is_dense(ctx):
         assert abs(few.loss - dense.loss) > 1e-3
 
 
+def test_an_indexer_of_all_columns_begins_as_the_model_does():
+    """Its products are those of q and k of each head, over sqrt(d)."""
+    random = np.random.default_rng(3)
+    q, k = (random.standard_normal((12, heads, 16), np.float32) for heads in (4, 2))
+    basis = np.linalg.qr(random.standard_normal((32, 32)))[0].astype(np.float32)
+    made = indexed.Indexer(SMALL, basis)
+    index_q, weight = made.queries(tape.Var(q.reshape(1, 12, -1)))
+    index_k = made.keys(tape.Var(k.reshape(1, 12, -1)))
+    got = np.einsum("shf,tf->hst", index_q.value[0], index_k.value[0, :, 0])
+    want = np.einsum("shd,thd->hst", q, k.repeat(2, axis=1)) / 4
+    np.testing.assert_allclose(got, want, atol=1e-5)
+    assert (weight.value == np.float32(0.15)).all()
+
+
 def test_the_indexers_gradient_is_a_slope_and_it_learns(ctx):
     random = np.random.default_rng(3)
     q, k = (random.standard_normal((60, heads * 16), np.float32) for heads in (4, 2))
-    made, calls = indexed.Indexer(SMALL, 3, 8), Calls(ctx)
-    made.weights["w"].value = 0.1 * random.standard_normal((64, 3), np.float32)
+    made = indexed.Indexer(SMALL, random.standard_normal((32, 8), np.float32))
+    made.weights["w"].value = 0.1 * random.standard_normal((64, 4), np.float32)
+    calls = Calls(ctx)
     indexed.divergence(calls, SMALL, made, q[-20:], k).backward()
     for name, w in made.weights.items():
         along, kept, losses = w.grad.astype(np.float64), w.value, []
@@ -214,7 +230,7 @@ def test_the_indexers_gradient_is_a_slope_and_it_learns(ctx):
             losses.append(float(indexed.divergence(calls, SMALL, made, q[-20:], k).value))
         w.value = kept
         assert losses[0] - losses[1] == pytest.approx(0.006 * size, rel=0.05), name
-    args = indexer.arguments("--steps 40 --rows 20 --heads 3 --width 8 --rate 0.01".split())
+    args = indexer.arguments("--steps 40 --rows 20 --width 8 --rate 0.003".split())
     texts = [list(random.integers(0, 50, 60)) for _ in range(2)]
     before, after = indexed.learn(small(), texts, ctx, args)[1:]
     assert 0 < after < 0.7 * before
@@ -247,6 +263,7 @@ def test_commands_on_the_model(command, options, tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize("command, options, words", [
     (lm, "--kind mha,none", "--kind has none, wanted some of mha"),
     (latent, "--ranks 385", "--ranks has 385, wanted at most 384"),
+    (indexer, "--width 193", "--width is 193, wanted at most 192"),
     (latent, "--held-tokens 20000", "lower --held-tokens"),
     (indexer, "--length 20000", "lower --length"),
 ])

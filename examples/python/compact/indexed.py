@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import training.table
+from compact.latents import principal
 from distill import Recorder
 from smollm.model import Config, Floats, Model
 from smollm.paged import PagedAttention, There
@@ -54,19 +55,20 @@ class Seen(NamedTuple):
 
 
 class Indexer:
-    """Of a layer.  size: root mean squares of its q and k, which its maps begin by dividing by."""
+    """Of a layer.  basis: orthogonal columns, into which keys (g d) are narrowed.  It begins as
+    the model's own relu(q k') between them, 0.15 of the sum over all heads."""
 
-    def __init__(self, config: Config, heads: int, width: int, size: tuple[float, float] = (1, 1),
-                 seed: int = 0) -> None:
-        random, d = np.random.default_rng(seed), config.head_dim
-        self.heads, self.width = heads, width
-
-        def noise(n: int, m: int, size: float) -> Floats:
-            return random.standard_normal((n, m), np.float32) / np.float32(n**0.5 * size)
-        q, k = config.heads * d, config.key_heads * d
-        values = dict(a=noise(q, heads * width, size[0] * width**0.5), b=noise(k, width, size[1]),
-                      w=np.zeros((q, heads), np.float32), bias=np.ones(heads, np.float32))
-        self.weights = {name: Var(value, trained=True) for name, value in values.items()}
+    def __init__(self, config: Config, basis: Floats) -> None:
+        h, g, d = config.heads, config.key_heads, config.head_dim
+        self.heads, self.width = h, basis.shape[1]
+        a = np.zeros((h, d, h, self.width), np.float32)
+        for head in range(h):  # q of a head reads its key head's part
+            key_head = head // (h // g)
+            a[head, :, head] = basis[key_head * d:(key_head + 1) * d] / np.float32(d**0.5)
+        values = dict(a=a.reshape(h * d, -1), b=basis, w=np.zeros((h * d, h)),
+                      bias=np.full(h, 0.15))
+        self.weights = {name: Var(np.array(value, np.float32), trained=True)
+                        for name, value in values.items()}
 
     def queries(self, q: Var) -> tuple[Var, Var]:
         """Queries (1, s, heads, width) and weights (1, s, heads) of q (1, s, h d)."""
@@ -115,8 +117,8 @@ def learn(llm: Model, known: Sequence[Sequence[int]], ctx: fovea.Context,
     made, first, last = list[Indexer](), list[float](), list[float]()
     calls = Calls(ctx)
     for layer, seen in enumerate(record(llm, known, ctx)):
-        size = tuple(float(np.sqrt(np.square(x.astype(np.float32)).mean())) for x in seen[0])
-        indexer = Indexer(llm.config, args.heads, args.width, (size[0], size[1]), layer + args.seed)
+        squares = sum(k.T @ k for k in (text.k.astype(np.float64) for text in seen))
+        indexer = Indexer(llm.config, principal(np.asarray(squares))[:, :args.width])
         adam = Adam(indexer.weights, args.rate, args.steps, warmup=5, most=1.0)
         random, losses = np.random.default_rng(layer + args.seed), list[float]()
         for step in range(args.steps):

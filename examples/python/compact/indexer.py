@@ -5,13 +5,14 @@
     python examples/python/compact/indexer.py --counts 64 256 1024
 
 The indexer of a layer is three matrices.  From the turned queries q and keys k of a token, all
-heads side by side, it makes 8 queries and one key of width 64, and 8 weights:
+heads side by side, it makes 9 queries and one key of width 64, and 9 weights:
 
     score(row, key) = sum over heads n of (q W + b)_n relu(<(q A)_n, k B>)
 
-x_kl_indexer trains it: the softmax of a row's scores is to be the mean of the model's 9
-distributions.  Then every layer reads the best keys alone, one list for all heads: the recipe dsa
-over the pages of keys, values and the indexer's keys."""
+It begins as the model's own scores between the 64 principal components of its keys.  x_kl_indexer
+trains it: the softmax of a row's scores is to be the mean of the model's 9 distributions.  Then
+every layer reads the best keys alone, one list for all heads: the recipe dsa over the pages of
+keys, values and the indexer's keys."""
 from __future__ import annotations
 
 import signal
@@ -53,6 +54,10 @@ def run(args: Args, rows: list[Row]) -> None:
     import fovea
 
     source = weights.open_weights(args.model)
+    c = model.Config(**source.fields)
+    if args.width > (most := c.key_heads * c.head_dim):
+        raise SystemExit(f"indexer: --width is {args.width}, wanted at most {most}, which is a "
+                         "layer's keys of a token")
     tokens = source.tokenizer().encode(distinct_text(args.text)).ids
     known, held = indexed.texts(tokens, args)
     llm = model.load(source, lambda i, of: say(f"unpacking the weights: layer {i} of {of}"))
@@ -81,11 +86,10 @@ def arguments(argv: Sequence[str] | None) -> Args:
     option("--length", type=int, default=4096, help="tokens of the text that judges")
     option("--judged", type=int, default=512, help="of these the last, which read as DSA does")
     option("--windows", type=int, default=4, help="other texts of that length, to learn from")
-    option("--steps", type=int, default=200, help="of each layer's indexer")
+    option("--steps", type=int, default=100, help="of each layer's indexer")
     option("--rows", type=int, default=64, help="rows of a step, behind any number of keys")
-    option("--heads", type=int, default=8, help="queries of a row's index")
     option("--width", type=int, default=64, help="of its queries and keys")
-    option("--rate", type=float, default=6e-4, help="learning rate, at its highest")
+    option("--rate", type=float, default=3e-5, help="learning rate, at its highest")
     option("--seed", type=int, default=0, help="of weights and rows")
     option("--backend", choices=["host", "cuda"], default="host", help="where fovea computes")
     option("--threads", type=int, default=0, help="threads of the host backend; 0: all")
@@ -94,7 +98,7 @@ def arguments(argv: Sequence[str] | None) -> Args:
     option("--text", type=pathlib.Path, help="a file instead of the Python language reference")
     option("--model", help="another GGUF file of this architecture")
     args = parser.parse_args(argv)
-    for name in ("judged", "windows", "steps", "rows", "heads", "width"):
+    for name in ("judged", "windows", "steps", "rows", "width"):
         if getattr(args, name) < 1:
             parser.error(f"--{name} is {getattr(args, name)}, wanted 1 or more")
     if args.length < args.judged + 2:
