@@ -12,10 +12,12 @@ import pytest  # noqa: E402
 
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples/python"
 sys.path.insert(0, str(EXAMPLES))
-from linear import engine, lm, recall, table, tape  # noqa: E402
+from linear import engine, lm, recall  # noqa: E402
 from linear.methods import CORRECTING, METHODS  # noqa: E402
 from linear.model import Model, Shape, State  # noqa: E402
 from smollm.text import distinct_text  # noqa: E402
+from training import table, tape  # noqa: E402
+from training.text import windows  # noqa: E402
 
 TINY = Shape(layers=1, width=16, head_count=2, hidden=16)
 SMALL = "--steps 2 --rows 2 --tokens 32 --layers 1 --held-out 2 --threads 1".split()
@@ -41,7 +43,7 @@ def test_the_curve_is_that_of_the_recurrence(name, text, ours, monkeypatch):
 def test_gradients_are_slopes(name, text, ours):
     """Along its own gradient the loss changes as the gradient says."""
     model = Model(METHODS[name], TINY, ours)
-    x, y = lm.windows(text, np.array([100, 5000]), 16)
+    x, y = windows(text, np.array([100, 5000]), 16)
     tape.cross_entropy(model.forward(x), y).backward()
     along = {name: w.grad for name, w in model.weights.items()}
     assert all(grad is not None for grad in along.values())

@@ -14,11 +14,11 @@ import pytest  # noqa: E402
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples/python"
 sys.path.insert(0, str(EXAMPLES))
 from linear import engine  # noqa: E402
-from linear.table import read_tsv  # noqa: E402
 from smollm import transfer  # noqa: E402
 from smollm.model import Config  # noqa: E402
 from smollm.reference import ReferenceAttention  # noqa: E402
 from smollm.window import WINDOW, Features, WindowAttention, read_window  # noqa: E402
+from training.table import read_tsv  # noqa: E402
 
 SMALL = Config(layers=2, heads=4, key_heads=2, head_dim=16, rope_base=1e4, norm_eps=1e-5,
                context=512)

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import fovea
-import fovea.experimental
 import numpy as np
 
-from linear import tape
-from linear.tape import Floats, Var
+from training import tape
+from training.calls import Calls, There
+from training.tape import Var
 
-There = Any  # where fovea computes: NumPy's array or a Buffer
 States = dict[str, There]  # of one layer, by name
 Shapes = dict[str, tuple[int, ...]]
 
@@ -42,10 +40,7 @@ class Engine:
         raise NotImplementedError
 
 
-class Fovea(Engine):
-    def __init__(self, ctx: fovea.Context) -> None:
-        self.ctx = ctx
-
+class Fovea(Calls, Engine):
     def gla(self, name: str, states: States | None, inputs: dict[str, Var], **numbers: Any) -> Var:
         q, v = inputs["q"], inputs["v"]
         heads = max(inputs["k"].shape[2], v.shape[2])
@@ -78,31 +73,6 @@ class Fovea(Engine):
         return self.run("conv1d", "y", inputs["x"].shape, inputs, numbers,
                         self.carry(name, states, kept))
 
-    def norm(self, inputs: dict[str, Var], **numbers: Any) -> Var:
-        return self.run("norm_gate", "y", inputs["x"].shape, inputs, numbers, {})
-
-    def run(self, operation: str, out: str, shape: tuple[int, ...], inputs: dict[str, Var],
-            numbers: dict[str, Any], carried: dict[str, There]) -> Var:
-        given = {field: self.there(x.value) for field, x in inputs.items()}
-        y = self.empty(shape)
-        self.call(f"{operation}_forward", given | carried | numbers | {out: y})
-        wanted = [field for field, x in inputs.items() if x.needs]
-
-        def back(dy: Floats) -> None:
-            more: dict[str, Any] = {f"d{field}": False for field in ("q", "k", "v", "x", "weight")
-                                    if field in inputs}
-            more |= {f"d{field}": self.empty(inputs[field].shape) for field in wanted}
-            more["dy" if out == "y" else "dout"] = self.there(dy)
-            self.call(f"{operation}_backward", given | numbers | more)
-            for field in wanted:
-                inputs[field].take(self.here(more[f"d{field}"]))
-        return Var(self.here(y), list(inputs.values()), back)
-
-    def call(self, name: str, fields: dict[str, Any]) -> None:
-        if name == "norm_gate_backward":  # of its gradients, False is a word for dx alone
-            fields = {k: v for k, v in fields.items() if v is not False or k == "dx"}
-        getattr(fovea.experimental, name)(self.ctx, **fields)
-
     def carry(self, name: str, states: States | None, kept: Shapes) -> dict[str, There]:
         """state_in and state_out are one array.  It begins as zeros."""
         if states is None:
@@ -111,18 +81,6 @@ class Fovea(Engine):
             if f"{name} {kind}" not in states:
                 states[f"{name} {kind}"] = self.there(np.zeros(shape, np.float32))
         return {f"{kind}_{way}": states[f"{name} {kind}"] for kind in kept for way in ("in", "out")}
-
-    def empty(self, shape: tuple[int, ...]) -> There:
-        if self.ctx.backend == "host":
-            return np.empty(shape, np.float32)
-        return self.ctx.empty(shape, "f32")
-
-    def there(self, x: Floats) -> There:
-        return x if self.ctx.backend == "host" else self.ctx.array(np.ascontiguousarray(x))
-
-    def here(self, x: There) -> Floats:
-        y: Floats = x.numpy() if isinstance(x, fovea.Buffer) else x
-        return y
 
 
 class Recurrence(Engine):

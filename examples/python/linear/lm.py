@@ -17,7 +17,6 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C while Python imports: no traceback
 
 import argparse
-import math
 import pathlib
 import platform
 import sys
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from linear.methods import Method
     from linear.model import Model
     from linear.table import Row
-    from linear.tape import Floats, Ints
+    from training.tape import Floats, Ints
 
 Args = argparse.Namespace
 PIECES = (1, 7, 2, 31, 5, 16)  # of a prompt that is read in pieces, again and again
@@ -55,15 +54,12 @@ def main(argv: Sequence[str] | None = None) -> list[Row]:
 def run(args: Args, rows: list[Row]) -> None:
     from linear import engine, table  # first: it finds fovea in a checkout
     from linear.methods import METHODS
-    from smollm.text import distinct_text
+    from training.table import names, write_tsv
+    from training.text import read
     import fovea
-    import numpy as np
 
-    chosen = table.names("lm", args.method, METHODS)
-    text = np.frombuffer(distinct_text(args.text).encode(), np.uint8).astype(np.int64)
-    if len(text) < 40 * (args.tokens + 1):
-        raise SystemExit(f"lm: the text has {len(text)} bytes, wanted {40 * (args.tokens + 1)}: "
-                         "lower --tokens or give a longer --text")
+    chosen = names("lm", "method", args.method, METHODS)
+    text = read("lm", args.text, args.tokens)
     with fovea.Context(args.backend, threads=args.threads) as ctx:
         ours = engine.Fovea(ctx)
         if args.check:
@@ -76,9 +72,9 @@ def run(args: Args, rows: list[Row]) -> None:
                      f"{platform.machine()}, Python {platform.python_version()}")
             for name in chosen:
                 model, row = train(METHODS[name], text, ours, args)
-                folder.save(f"{name}.npz", lambda path: save(model, path))
+                folder.save(f"{name}.npz", model.save)
                 rows.append(row)
-                folder.save(files[0], lambda path: table.write_tsv(rows, path))
+                folder.save(files[0], lambda path: write_tsv(rows, path))
                 folder.save(files[1], lambda path: table.write_md(rows, about, path))
                 if args.write:
                     print(f"{name} writes:\n{written(model, text, args).rstrip()}\n", flush=True)
@@ -87,63 +83,30 @@ def run(args: Args, rows: list[Row]) -> None:
             print((args.out / files[1]).read_text(), end="")
 
 
-def split(text: Ints) -> tuple[Ints, Ints]:
-    """What is trained on, and the last tenth."""
-    cut = len(text) * 9 // 10
-    return text[:cut], text[cut:]
-
-
 def train(method: Method, text: Ints, engine: Engine, args: Args) -> tuple[Model, Row]:
-    from linear.model import Adam, Model, Shape, State, train_step
+    from linear.model import Model, Shape, State
     from linear.table import Row
-    import numpy as np
+    from training.text import judge, learn, split
 
     learned, held_out = split(text)
     model = Model(method, Shape(layers=args.layers), engine, args.seed)
-    adam = Adam(model, args.rate, args.steps, warmup=min(10, args.steps))
-    random = np.random.default_rng(args.seed)
-    started, losses = time.perf_counter(), list[float]()
-    for step in range(1, args.steps + 1):
-        losses.append(train_step(model, adam, *windows(
-            learned, random.integers(0, len(learned) - args.tokens, args.rows), args.tokens)))
-        spent = time.perf_counter() - started
-        say(f"{method.name}: step {step} of {args.steps}, "
-            f"{np.mean(losses[-10:]) / math.log(2):.3f} bits a byte, {spent / step:.2f} s a step")
-    spent = time.perf_counter() - started
+    started = time.perf_counter()
+    trained_bits, step_seconds = learn(method.name, model, learned, args)
     bits = judge(model, held_out, args.tokens, args.held_out)
     state = State(args.layers)
     model.trained = False
     model.forward(held_out[None, :8], state)
     say(f"{method.name}: {bits:.3f} bits a byte on held-out text, {model.count()} weights, "
-        f"{state.bytes()} bytes of state, {spent:.0f} s", done=True)
-    return model, Row(method.name, bits, float(np.mean(losses[-10:])) / math.log(2),
-                      model.count(), state.bytes(), spent / args.steps, method.paper, method.note)
-
-
-def windows(text: Ints, first: Ints, tokens: int) -> tuple[Ints, Ints]:
-    """Bytes, and the ones that follow them."""
-    import numpy as np
-    found = text[first[:, None] + np.arange(tokens + 1)]
-    return found[:, :-1], found[:, 1:]
-
-
-def judge(model: Model, text: Ints, tokens: int, count: int) -> float:
-    """Bits a byte over windows spread over the text."""
-    from linear.tape import cross_entropy
-    import numpy as np
-    model.trained = False
-    first, total = np.linspace(0, len(text) - tokens - 1, count).astype(np.int64), 0.0
-    for some in np.array_split(first, -(-count // 16)):
-        x, y = windows(text, some, tokens)
-        total += float(cross_entropy(model.forward(x), y).value) * len(some)
-    model.trained = True
-    return total / count / math.log(2)
+        f"{state.bytes()} bytes of state, {time.perf_counter() - started:.0f} s", done=True)
+    return model, Row(method.name, bits, trained_bits, model.count(), state.bytes(), step_seconds,
+                      method.paper, method.note)
 
 
 def written(model: Model, text: Ints, args: Args) -> str:
     """The prompt and what follows it, from a state.  Three ways to read the prompt must give the
     same bits of the logits.  From 64 bytes on fovea reads in chunks, which round another way: then
     the logits must be near."""
+    from training.text import split
     import numpy as np
     prompt = (np.frombuffer(args.prompt.encode(), np.uint8).astype(np.int64) if args.prompt
               else split(text)[1][:63])
@@ -196,13 +159,16 @@ def check(method: Method, text: Ints, ours: Engine, seed: int) -> float:
     """The largest relative distance between the losses of a step, by fovea and by the recurrence in
     NumPy."""
     from linear.engine import Recurrence
-    from linear.model import Adam, Model, Shape, train_step
+    from linear.model import Model, Shape
+    from training.adam import Adam
+    from training.model import train_step
+    from training.text import split, windows
     import numpy as np
     curves: list[Floats] = []
     learned = split(text)[0]
     for engine in (ours, Recurrence()):
         model = Model(method, Shape(layers=2, width=32, head_count=2, hidden=32), engine, seed)
-        adam, random = Adam(model, 1e-3, CHECKED, warmup=5), np.random.default_rng(seed)
+        adam, random = Adam(model.weights, 1e-3, CHECKED, 5, most=1.0), np.random.default_rng(seed)
         curve = list[float]()
         for step in range(CHECKED):
             first = random.integers(0, len(learned) - CHECK_TOKENS, CHECK_ROWS)
@@ -216,14 +182,6 @@ def check(method: Method, text: Ints, ours: Engine, seed: int) -> float:
     if not apart <= CLOSE:
         raise SystemExit(f"lm: {method.name}: wanted within {CLOSE:g}")
     return apart
-
-
-def save(model: Model, path: pathlib.Path) -> None:
-    """Each weight by its name, as `0 q` of layer 0."""
-    import numpy as np
-    with open(path, "wb") as file:  # savez would add .npz to the name
-        np.savez(file, allow_pickle=False,
-                 **{name: w.value for name, w in model.weights.items()})
 
 
 def arguments(argv: Sequence[str] | None) -> Args:

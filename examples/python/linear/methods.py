@@ -16,9 +16,9 @@ import math
 
 import numpy as np
 
-from linear import tape
 from linear.model import Layer
-from linear.tape import Var
+from training import tape
+from training.tape import Var
 
 
 class Method:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from linear.methods import Method
     from linear.model import Model
     from linear.table import Recall
-    from linear.tape import Ints
+    from training.tape import Ints
 
 Args = argparse.Namespace
 HELD_OUT, ASKED = 128, 2  # texts; how often a key is asked for
@@ -53,9 +53,10 @@ def main(argv: Sequence[str] | None = None) -> list[Recall]:
 def run(args: Args, rows: list[Recall]) -> None:
     from linear import engine, table  # first: it finds fovea in a checkout
     from linear.methods import METHODS
+    from training.table import names, write_tsv
     import fovea
 
-    chosen = table.names("recall", args.method, METHODS)
+    chosen = names("recall", "method", args.method, METHODS)
     files = "recall.tsv", "recall.md", "recall.png"
     with fovea.Context(args.backend, threads=args.threads) as ctx, \
             Folder(args.out, files, args.force) as folder:
@@ -64,7 +65,7 @@ def run(args: Args, rows: list[Recall]) -> None:
                  f"{platform.machine()}, Python {platform.python_version()}")
         for name in chosen:
             rows.append(train(METHODS[name], engine.Fovea(ctx), args))
-            folder.save(files[0], lambda path: table.write_tsv(rows, path))
+            folder.save(files[0], lambda path: write_tsv(rows, path))
             folder.save(files[1], lambda path: table.write_md(rows, about, path))
         folder.save(files[2], lambda path: table.draw(
             rows, f"right answers, {args.pairs} pairs in {args.tokens} tokens", path))
@@ -89,13 +90,15 @@ def texts(random: np.random.Generator, count: int, args: Args) -> tuple[Ints, In
 
 
 def train(method: Method, engine: Engine, args: Args) -> Recall:
-    from linear.model import Adam, Model, Shape, State, train_step
+    from linear.model import Model, Shape, State
     from linear.table import Recall
+    from training.adam import Adam
+    from training.model import train_step
     import numpy as np
 
     shape = Shape(args.vocabulary, layers=2, width=64, head_count=2, hidden=64, taps=args.taps)
     model = Model(method, shape, engine, args.seed)
-    adam = Adam(model, args.rate, args.steps, warmup=min(10, args.steps))
+    adam = Adam(model.weights, args.rate, args.steps, min(10, args.steps), most=1.0)
     random = np.random.default_rng(args.seed)
     asked = texts(np.random.default_rng(args.seed + 1), HELD_OUT, args)
     started, right, step = time.perf_counter(), 0.0, 0

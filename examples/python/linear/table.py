@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of methods, the tables of both commands as text for people and for programs, the plots."""
+"""The rows of both commands' tables, and the plots."""
 from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
+
+import training.table
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
@@ -47,36 +49,8 @@ FORMS = {"bits": "{:.3f}", "trained_bits": "{:.3f}", "step_seconds": "{:.2f}",
          "accuracy": "{:.1%}"}
 
 
-def names(command: str, wanted: str, there: Iterable[str]) -> list[str]:
-    found = list(there)
-    chosen = found if wanted == "all" else [name.strip() for name in wanted.split(",")]
-    for name in chosen:
-        if name not in found:
-            raise SystemExit(f"{command}: --method has {name or 'an empty name'}, "
-                             f"wanted some of {', '.join(found)}, or all")
-    return list(dict.fromkeys(chosen))
-
-
-def fields(rows: Sequence[Any]) -> list[str]:
-    return [field.name for field in dataclasses.fields(rows[0])]
-
-
 def write_md(rows: Sequence[Any], about: str, path: pathlib.Path) -> None:
-    shown = fields(rows)
-    lines = [[HEADS.get(name, name) for name in shown], ["---"] * len(shown)]
-    lines += [[FORMS.get(name, "{}").format(getattr(row, name)) for name in shown] for row in rows]
-    path.write_text("".join(f"| {' | '.join(line)} |\n" for line in lines) + f"\n{about}.\n")
-
-
-def write_tsv(rows: Sequence[Any], path: pathlib.Path) -> None:
-    shown = fields(rows)
-    lines = [shown, *([str(getattr(row, name)) for name in shown] for row in rows)]
-    path.write_text("".join("\t".join(line) + "\n" for line in lines))
-
-
-def read_tsv(path: pathlib.Path) -> list[dict[str, str]]:
-    shown, *lines = (line.split("\t") for line in path.read_text().splitlines())
-    return [dict(zip(shown, line)) for line in lines]
+    training.table.write_md(rows, about, path, HEADS, FORMS)
 
 
 def draw(rows: Sequence[Any], title: str, path: pathlib.Path) -> None:

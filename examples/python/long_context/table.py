@@ -11,6 +11,7 @@ import matplotlib
 import numpy as np
 
 from long_context.trial import Row
+from training.table import label
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
@@ -73,16 +74,3 @@ def draw(rows: Sequence[Row], title: str, path: pathlib.Path) -> None:
         label(axes, [(row.method, (row.keys, value)) for row, value in shown])
     figure.savefig(path, dpi=110, format="png")
     plt.close(figure)
-
-
-def label(axes: Any, named: Sequence[tuple[str, tuple[Any, Any]]]) -> None:
-    """Names beside their points, from the lowest up; one that would lie on another goes higher."""
-    taken = list[tuple[float, float]]()
-    places = [(*axes.transData.transform(point), name, point) for name, point in named]
-    for x, y, name, point in sorted(places, key=lambda place: place[1]):
-        at = y
-        while any(abs(x - other[0]) < 85 and abs(at - other[1]) < 11 for other in taken):
-            at += 1
-        taken.append((x, at))
-        axes.annotate(name, point, xytext=(9, at - y), textcoords="offset pixels", fontsize=7.5,
-                      va="center")

@@ -10,15 +10,17 @@ from __future__ import annotations
 import argparse
 import math
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import fovea
 import matplotlib
 import numpy as np
-from linear import engine, table
-from linear.tape import Var
+from linear import engine
+from training import table
+from training.adam import Adam
+from training.tape import Var
 
 from smollm import text
 from smollm.model import Config, Floats, Model
@@ -106,27 +108,6 @@ def record(llm: Model, ctx: fovea.Context, tokens: Sequence[int], layers: Sequen
     return kept
 
 
-class Adam:
-    """The rate goes down to 0 by a cosine."""
-
-    def __init__(self, weights: Mapping[str, Var], rate: float, steps: int) -> None:
-        self.weights, self.rate, self.steps, self.step = weights, rate, steps, 0
-        self.mean, self.square = ({name: np.zeros_like(w.value) for name, w in weights.items()}
-                                  for _ in range(2))
-
-    def learn(self) -> None:
-        rate = self.rate * (0.5 + 0.5 * math.cos(math.pi * self.step / self.steps))
-        self.step += 1
-        for name, w in self.weights.items():
-            m, v, dw = self.mean[name], self.square[name], w.grad
-            assert dw is not None
-            m += np.float32(0.1) * (dw - m)
-            v += np.float32(0.02) * (dw * dw - v)
-            w.value -= np.float32(rate / (1 - 0.9**self.step)) * m / (
-                np.sqrt(v / np.float32(1 - 0.98**self.step)) + np.float32(1e-10))
-            w.grad = None
-
-
 def error(ours: engine.Fovea, phi: Features, seen: Seen, out: Floats) -> Var:
     """Squared error of o Wo on rows with older keys, as a share of o Wo squared; out: Wo'."""
     o, lse = (np.ascontiguousarray(x) for x in (
@@ -150,7 +131,8 @@ def learn(ours: engine.Fovea, llm: Model, kept: dict[int, list[Seen]],
     learned, curves = Learned(), dict[int, list[float]]()
     for layer, windows in kept.items():
         phi = Features(llm.config, args.features, layer)
-        adam, random = Adam(phi.weights, args.rate, args.steps), np.random.default_rng(layer)
+        adam = Adam(phi.weights, args.rate, args.steps, eps=1e-10)
+        random = np.random.default_rng(layer)
         learned[layer], curves[layer] = phi, []
         out = np.ascontiguousarray(llm.layers[layer].output.T)
         for step in range(args.steps):
@@ -162,17 +144,17 @@ def learn(ours: engine.Fovea, llm: Model, kept: dict[int, list[Seen]],
     return learned, curves
 
 
-def loss_of(llm: Model, attention: PagedAttention, tokens: Sequence[int]) -> float:
-    """Mean nats of each token but the first."""
-    attention.reset()
+def loss_of(llm: Model, attention: PagedAttention, tokens: Sequence[int], first: int = 0) -> float:
+    """Mean nats of the tokens behind number `first`; those before it have been read."""
+    attention.rewind(first)
     total = 0.0
-    for first in range(0, len(tokens) - 1, PIECE):
-        piece = tokens[first:min(first + PIECE, len(tokens) - 1)]
+    for at in range(first, len(tokens) - 1, PIECE):
+        piece = tokens[at:min(at + PIECE, len(tokens) - 1)]
         logits = llm.forward(piece, attention, every=True)
         logits -= logits.max(axis=1, keepdims=True)
-        wanted = logits[np.arange(len(piece)), tokens[first + 1:first + 1 + len(piece)]]
+        wanted = logits[np.arange(len(piece)), tokens[at + 1:at + 1 + len(piece)]]
         total += float((np.log(np.exp(logits).sum(axis=1)) - wanted).sum())
-    return total / (len(tokens) - 1)
+    return total / (len(tokens) - 1 - first)
 
 
 def state_bytes(llm: Model, ctx: fovea.Context, learned: Learned, older: bool,

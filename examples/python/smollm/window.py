@@ -20,8 +20,9 @@ from dataclasses import dataclass
 
 import fovea
 import numpy as np
-from linear import engine, tape
-from linear.tape import Var
+from linear import engine
+from training import tape
+from training.tape import Var
 
 from smollm.model import Config, Floats
 from smollm.paged import PagedAttention
