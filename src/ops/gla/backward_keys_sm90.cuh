@@ -605,6 +605,8 @@ class GlaKeyGradient90 {
       put_left(2, at, left, one);
     else
       put_rows(2, at, right, one);
+    // dq multiplies these rows by zeros: what lay there may be a NaN.
+    if (OnlyQ && g % 2) clear_level(2, at);
     if (g % 4 >= 2)
       put_left(1, at, left, g % 4 == 3 ? total(g - 1) : one);
     else
@@ -621,6 +623,11 @@ class GlaKeyGradient90 {
   // Rows that dk alone reads.
   __device__ void put_left(int level, int at, const Decays& rows, float2 by) const {
     if (!OnlyQ) put_rows(level, at, rows, by);
+  }
+  __device__ void clear_level(int level, int at) const {
+    unsigned char* tile = base_ + kShared.rows + level * Tile::bytes;
+#pragma unroll
+    for (int n = 0; n < kGateTokens; ++n) *reinterpret_cast<uint32_t*>(tile + place(at, n)) = 0;
   }
   __device__ void put_rows(int level, int at, const Decays& rows, float2 by) const {
     unsigned char* tile = base_ + kShared.rows + level * Tile::bytes;
