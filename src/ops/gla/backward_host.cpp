@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // x_gla_backward on the CPU, by host/recur.h.  Value gates alone go by value.h: the forward with
 // key gates makes dq, its gradient the rest, both in chunks.
+#include <memory>
+
 #include "core/recur_fields.h"
 #include "host/recur.h"
 #include "host/sweep.h"
@@ -31,24 +33,42 @@ bool goes_swapped(const Recur& a) {
          a.e <= kRecurWidthMost && a.run.token_max >= kLeastTokens;
 }
 
-Text offer(const Context& ctx, const RecurBackward& b, Plan& plan) {
+// Functions of their own, and a heap: calls are kilobytes, and a caller's stack may be small.
+[[gnu::noinline]] std::unique_ptr<const RecurBackward> kept(const RecurBackward& b) {
+  return std::make_unique<const RecurBackward>(swapped(b));
+}
+[[gnu::noinline]] void plan_queries(const Context& ctx, const RecurBackward& b, Plan& plan) {
   const Recur& a = b.forward;
-  if (!goes_swapped(a) || b.idle()) return host::plan_recur_backward(ctx, b, plan), Text();
-  const Floats<4>& dq = b.output(RecurGradient::q);
-  const bool more = asks_more_than_q(b);
-  Plan first, then;
-  if (dq) host::plan_recur(ctx, swapped(a, a.o, dq), first);
-  if (more) host::plan_recur_backward(ctx, swapped(b), then);
-  plan.workspace = either(first.workspace, then.workspace);
-  plan.kernel += (more ? then : first).kernel;
-  plan.launch = [a, dq, more, first = std::move(first.launch), then = std::move(then.launch)](
-                    Context& on, void* base) {
-    if (dq) {
-      if (a.run.ragged() || a.run.output_from) zero_other_rows(on, a, dq);
-      first(on, base);
-    }
-    if (more) then(on, base);
+  host::plan_recur(ctx, swapped(a, a.o, b.output(RecurGradient::q)), plan);
+}
+[[gnu::noinline]] void plan_rest(const Context& ctx, const RecurBackward& b, Plan& plan) {
+  host::plan_recur_backward(ctx, *kept(b), plan);
+}
+[[gnu::noinline]] void zero_first(const RecurBackward& b, Plan& plan) {
+  const Recur& a = b.forward;
+  if (!a.run.ragged() && !a.run.output_from) return;
+  plan.launch = [a, dq = b.output(RecurGradient::q), launch = std::move(plan.launch)](Context& ctx,
+                                                                                      void* base) {
+    zero_other_rows(ctx, a, dq);
+    launch(ctx, base);
   };
+}
+[[gnu::noinline]] void plan_swapped(const Context& ctx, const RecurBackward& b, Plan& plan) {
+  if (!b.output(RecurGradient::q)) return plan_rest(ctx, b, plan);
+  plan_queries(ctx, b, plan), zero_first(b, plan);
+  if (!asks_more_than_q(b)) return;
+  const auto then = std::make_unique<Plan>();  // kilobytes too
+  plan_rest(ctx, b, *then);
+  plan.workspace = either(plan.workspace, then->workspace);
+  plan.launch = [first = std::move(plan.launch), then = std::move(then->launch)](
+                    Context& on, void* base) { first(on, base), then(on, base); };
+}
+
+Text offer(const Context& ctx, const RecurBackward& b, Plan& plan) {
+  if (goes_swapped(b.forward) && !b.idle())
+    plan_swapped(ctx, b, plan);
+  else
+    host::plan_recur_backward(ctx, b, plan);
   return Text();
 }
 
