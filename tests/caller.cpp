@@ -224,6 +224,8 @@ bool make_small(contract::Call& call, const std::string& none, const std::string
     } else if (count > 0) {
       const std::string op = call.op->name;
       if (op.rfind("cache_", 0) == 0 || op.rfind("merge_", 0) == 0) return false;
+      // Heads are formed of rows, and gradients of rows are summed, without pairs too.
+      if (op == "x_tpa_backward") return false;
       if (!kOfPairs.count(none) || (kOfKeys.count(none) && (wild == "s" || wild == "b")))
         return false;
       // Row blocks of x_probe are of two outputs; the others meet every key without them.

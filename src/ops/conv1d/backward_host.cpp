@@ -98,6 +98,7 @@ class Backward1d {
                   b_.dx.stride[2], n, row, 1);
       if (to < 0) store_state(q, a_.tail + to, c0, n, row);
     }
+    if (!b_.dstate_in) return;  // a tail that nobody stores may be longer than memory
     std::fill_n(row, n, 0.0f);
     for (int64_t k = 0; k < a_.tail - (a_.taps - 1); ++k) store_state(q, k, c0, n, row);
   }

@@ -80,6 +80,14 @@ int64_t elements_of(const Params& p) {
   return 2 * (rows(p.b_k) + rows(p.b_v) + rows(p.b_q));
 }
 
+// Without pairs all gradients are 0, and those of no head's own are so after the first heads.
+int64_t heads_to_walk(const Params& p, const Attend& a, int64_t most) {
+  const bool rows = a.b && a.s, keys = p.a_k.shape[0] && p.a_k.shape[1];
+  const bool of_heads =
+      (rows && (p.dq.data || p.da_q.data)) || (keys && (p.da_k.data || p.da_v.data));
+  return (rows && keys) || of_heads ? a.h : std::min(a.h, most);
+}
+
 fovea_tensor heads_if(const fovea_tensor& x, const Heads& at) {
   return x.data ? tpa::heads_of(x, 2, 0, at.count) : x;
 }
@@ -89,7 +97,11 @@ void body(Program& program, const Params& p) {
   check(p);
   const bool factored = p.a_q.data, of_q = p.dq.data || p.da_q.data || p.db_q.data;
   if (!of_q && !p.da_k.data && !p.db_k.data && !p.da_v.data && !p.db_v.data) return;
-  const int64_t h = x.attend.h, most = tpa::heads_at_once(p.a_k.dtype, h, elements_of(p));
+  const int64_t elements = elements_of(p);
+  const bool rows = p.q.data && x.attend.b && x.attend.s;
+  if (!elements && !rows) return;  // however many heads there are
+  const int64_t most = tpa::heads_at_once(p.a_k.dtype, x.attend.h, elements);
+  const int64_t h = heads_to_walk(p, x.attend, most);
   const bool parts = most < h;
   const fovea_tensor key_len = p.key_start.data ? fovea_tensor{} : p.key_len;
   const fovea_tensor query_len = p.query_start.data ? fovea_tensor{} : p.query_len;

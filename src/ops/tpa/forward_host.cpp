@@ -94,7 +94,7 @@ class Forward {
     std::fill_n(state.top, kRows, -kInf);
     std::fill_n(state.sum, kRows, 0.0f);
     std::fill_n(o, rows.count * e_pad_, 0.0f);
-    load_queries(q, rows, room);
+    if (q.keys > 0) load_queries(q, rows, room);
     const int64_t part_keys = host::part_keys(q.keys, plan_.split.parts, kKeys);
     host::KeyWalk::range(part * part_keys, std::min(q.keys, (part + 1) * part_keys))
         .each(rows, [&](const KeySpan& span) { visit(q, rows, span, room, state); });
