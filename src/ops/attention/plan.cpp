@@ -80,7 +80,7 @@ AttendBackward resolve(const fovea_attention_backward_params& p) {
 
 Plan plan(const Context& ctx, const fovea_attention_forward_params& params) {
   return choose(kForward, ctx, resolve(params), attention_forward_host,
-                FOVEA_CUDA_KERNELS(attention_forward_sm90, attention_forward_sm90_wide,
+                FOVEA_CUDA_KERNELS(attention_forward_sm90, attention_forward_wide_sm90,
                                    attention_forward_sm80, attention_forward_simt));
 }
 

@@ -175,6 +175,6 @@ Text offer(const Context& ctx, const Attend& a, Plan& plan) {
 
 }  // namespace
 
-extern const Kernel<Attend> attention_forward_sm90_wide = {"sm90_wide", offer};
+extern const Kernel<Attend> attention_forward_wide_sm90 = {"sm90_wide", offer};
 
 }  // namespace fovea
