@@ -120,16 +120,16 @@ void body(Program& program, const Tpa& x) {
   }
 }
 
-const Kernel<Tpa> tpa_forward_heads = {"", [](const Context& ctx, const Tpa& x, Plan& plan) {
-                                         plan = compose(kOp, ctx, x, body);
-                                         return Text();
-                                       }};
+const Kernel<Tpa> tpa_forward_any = {"", [](const Context& ctx, const Tpa& x, Plan& plan) {
+                                       plan = compose(kOp, ctx, x, body);
+                                       return Text();
+                                     }};
 
 }  // namespace
 
 Plan plan(const Context& ctx, const Params& p) {
   return choose(kOp, ctx, resolve(p), tpa_forward_host,
-                FOVEA_CUDA_KERNELS(tpa_forward_sm80, tpa_forward_heads));
+                FOVEA_CUDA_KERNELS(tpa_forward_sm80, tpa_forward_any));
 }
 
 }  // namespace fovea
