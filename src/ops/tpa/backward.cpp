@@ -98,8 +98,8 @@ void body(Program& program, const Params& p) {
   const bool factored = p.a_q.data, of_q = p.dq.data || p.da_q.data || p.db_q.data;
   if (!of_q && !p.da_k.data && !p.db_k.data && !p.da_v.data && !p.db_v.data) return;
   const int64_t elements = elements_of(p);
-  const bool rows = p.q.data && x.attend.b && x.attend.s;
-  if (!elements && !rows) return;  // however many heads there are
+  const bool queries = p.q.data && x.attend.b && x.attend.s;
+  if (!elements && !queries) return;  // however many heads there are
   const int64_t most = tpa::heads_at_once(p.a_k.dtype, x.attend.h, elements);
   const int64_t h = heads_to_walk(p, x.attend, most);
   const bool parts = most < h;
