@@ -84,7 +84,7 @@ if [ "$mode" = all ]; then
   start contract "$build/tests/contract"
   start faults "$build/tests/faults"
   start caller "$build/tests/caller"
-  start python python3 -m pytest -v tests/python --ignore=tests/python/test_smollm.py \
+  start python python3 -m pytest -v -m 'not model' tests/python --ignore=tests/python/test_smollm.py \
     --ignore=tests/python/test_smollm_linear.py \
     --ignore=tests/python/test_distill.py --ignore=tests/python/test_trace_files.py \
     --ignore=tests/python/test_long_context.py --ignore=tests/python/test_linear.py \

@@ -14,6 +14,10 @@ if os.environ.get("FOVEA_REQUIRE_ALL"):  # no test is skipped because PyTorch is
     import torch  # noqa: F401
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "model: reads the packaged language model, 90 MB")
+
+
 @pytest.fixture
 def ctx():
     with fovea.Context("host", threads=2) as context:

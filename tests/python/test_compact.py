@@ -236,6 +236,7 @@ def test_the_indexers_gradient_is_a_slope_and_it_learns(ctx):
     assert 0 < after < 0.7 * before
 
 
+@pytest.mark.model
 @pytest.mark.parametrize("command, options", [
     (latent, "--ranks 384 96 --held-out 1 --held-tokens 48 --windows 1"),
     (indexer, "--counts 16 90 --length 90 --judged 20 --windows 1 --rows 32 --steps 2"),
@@ -262,10 +263,12 @@ def test_commands_on_the_model(command, options, tmp_path, capsys, monkeypatch):
 
 @pytest.mark.parametrize("command, options, words", [
     (lm, "--kind mha,none", "--kind has none, wanted some of mha"),
-    (latent, "--ranks 385", "--ranks has 385, wanted at most 384"),
-    (indexer, "--width 193", "--width is 193, wanted at most 192"),
-    (latent, "--held-tokens 20000", "lower --held-tokens"),
-    (indexer, "--length 20000", "lower --length"),
+    *(pytest.param(*row, marks=pytest.mark.model) for row in (
+        (latent, "--ranks 385", "--ranks has 385, wanted at most 384"),
+        (indexer, "--width 193", "--width is 193, wanted at most 192"),
+        (latent, "--held-tokens 20000", "lower --held-tokens"),
+        (indexer, "--length 20000", "lower --length"),
+    )),
 ])
 def test_what_cannot_be_done_is_said(command, options, words):
     with pytest.raises(SystemExit, match=words):
