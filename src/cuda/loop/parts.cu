@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "cuda/block/reduce.cuh"
 #include "cuda/launch.h"
 #include "cuda/loop/chain.h"
 
@@ -84,19 +85,25 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A warp owns a part and a head.
-__global__ void __launch_bounds__(32)
+// A block owns a part and a head.  Its gates lie apart, so that many threads ask for them at once.
+__global__ void __launch_bounds__(kThreads)
     part_decays_kernel(const __grid_constant__ Recur a, const __grid_constant__ ChainParts parts) {
+  __shared__ float s_sums[kThreads / 32], s_decay;
   const int64_t head = blockIdx.x % a.heads, row = blockIdx.x / a.heads;
   const int64_t part = row % parts.count;
   const RunTokens run = a.run[row / parts.count];
   const int64_t tokens = int64_t{parts.chunks} * kChainTokens;
+  const int64_t end = min((part + 1) * tokens, run.count);
   float sum = 0;
-  if (a.gate_head)
-    for (int64_t t = part * tokens + threadIdx.x; t < min((part + 1) * tokens, run.count); t += 32)
+  if (a.gate_head) {
+#pragma unroll 8
+    for (int64_t t = part * tokens + threadIdx.x; t < end; t += kThreads)
       sum += a.head_gate(run.batch, run.begin + t, head).value;
-  for (int step = 16; step; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
-  for (int64_t c = threadIdx.x; c < a.d; c += 32) *parts.decay.at(row, head, c) = exp_of(sum);
+  }
+  sum = block_sum<kThreads>(sum, s_sums);
+  if (threadIdx.x == 0) s_decay = exp_of(sum);
+  __syncthreads();
+  for (int64_t c = threadIdx.x; c < a.d; c += kThreads) *parts.decay.at(row, head, c) = s_decay;
 }
 
 // Of a chunk on one multiprocessor, in us on an H100: a walk for the state alone, one with outputs,
@@ -146,7 +153,7 @@ void join_decayed_parts(Context& ctx, const char* op, const Recur& a, const Chai
                               kThreads, 0, a, parts);
 }
 void decays_of_parts(Context& ctx, const char* op, const Recur& a, const ChainParts& parts) {
-  launch<part_decays_kernel>(ctx, op, a.run.count * parts.count * a.heads, 32, 0, a, parts);
+  launch<part_decays_kernel>(ctx, op, a.run.count * parts.count * a.heads, kThreads, 0, a, parts);
 }
 
 }  // namespace fovea::cuda

@@ -597,6 +597,7 @@ __global__ void __launch_bounds__(D)
   const RunTokens run = a.run[row / work.parts.count];
   const int64_t chunks = (run.count + kChainTokens - 1) / kChainTokens;
   float all = 1;
+#pragma unroll 8
   for (int64_t c = part * work.parts.chunks; c < min((part + 1) * work.parts.chunks, chunks); ++c)
     all *= reinterpret_cast<const float*>(
         work.keys + (work.slot(run.sequence, run.begin, c) * a.heads + head) * gla_key_stride(D) +
