@@ -22,6 +22,7 @@ using Floats = std::vector<float>;
 // round_to for 16-bit types, on the bits of a float32: operands are many.
 inline float round_operand(int dtype, float x) {
   if (dtype == FOVEA_F32 || !std::isfinite(x)) return x;
+  if (rounding_draw()) return static_cast<float>(round_to(dtype, x));
   if (dtype == FOVEA_F16 && std::abs(x) < 0x1p-14f) return x + 0.75f - 0.75f;
   const int cut = dtype == FOVEA_F16 ? 13 : 16;
   uint32_t bits = bits_at<uint32_t>(&x);
