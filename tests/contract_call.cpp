@@ -315,6 +315,12 @@ void Call::give(const Field& f, int dtype) {
       words[i] = static_cast<int32_t>(std::min<int64_t>(2 * i, packed_extent(f)));
   if (f.name == "page_table" || f.name == "pair" || f.name == "cache_row")
     for (int i = 0; i < 6; ++i) words[i] = i;
+  // No row of states is written twice.
+  static const std::map<std::string, std::string> states = {
+      {"state_row", "slots"}, {"state_out_row", "slots_out"}, {"snapshot_row", "snapshots"}};
+  if (const auto row = states.find(f.name); row != states.end())
+    for (size_t i = 0; i < memory_.back().size(); ++i)
+      words[i] = static_cast<int64_t>(i) < extents_.at(row->second) ? static_cast<int32_t>(i) : -1;
   if (f.name == "row")
     for (int64_t i = 0; i < shape[0] * shape[1] && i < 1 << 17; ++i)
       words[i] = static_cast<int32_t>(i % shape[1]) - 1;

@@ -49,6 +49,7 @@ TEST_P(Threads, two_contexts_every_operation) {
     for (size_t i = 0; i < list.size(); ++i) {
       // One goes forwards and one backwards, so that different operations meet.
       const harness::Case& c = list[me ? list.size() - 1 - i : i];
+      SCOPED_TRACE(c.op + "/" + c.name + ", draw " + std::to_string(me));
       const harness::Call call = c.build(harness::seed_of(c.name) + me);
       if (harness::served(ctx, call)) harness::check(ctx, call, "", c.bits_may_differ);
     }
@@ -83,6 +84,7 @@ TEST_P(Threads, many_contexts) {
       EXPECT_NE(std::string(fovea_last_error()).find(std::to_string(-1 - me)), std::string::npos)
           << fovea_last_error();
       const harness::Case& c = list[static_cast<size_t>(n) % list.size()];
+      SCOPED_TRACE(c.op + "/" + c.name);
       const harness::Call call = c.build(7);
       if (harness::served(*idle.back(), call))
         harness::run_way(*idle.back(), call, {true, false, 2});

@@ -21,7 +21,10 @@ Family::Family(const char* name, std::vector<harness::Case> (*cases)()) {
 std::vector<harness::Case> all() {
   std::vector<harness::Case> out;
   for (const auto& [name, cases] : families())
-    for (harness::Case& c : cases()) out.push_back(std::move(c));
+    for (harness::Case& c : cases()) {
+      c.build = harness::with_draws(std::move(c.build));
+      out.push_back(std::move(c));
+    }
   return out;
 }
 

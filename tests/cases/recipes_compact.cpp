@@ -49,7 +49,7 @@ Asked asked(const TableCall& made) {
 
 // Numbers that are the same in every dtype.
 double held(const TableCall& made, double x) {
-  if (oracle::round_to(made.params<Params>().q.dtype, x) != x)
+  if (oracle::nearest(made.params<Params>().q.dtype, x) != x)
     throw std::logic_error("a layer's product is not exact");
   return x;
 }

@@ -45,7 +45,7 @@ class Alphabet {
   double stored(const std::string& field, double x) const {
     const harness::Call& call = made_.call;
     if (!has_field(call, field) || call.field(field) == call.fields.size()) return x;
-    return oracle::round_to(call.fields[call.field(field)].tensor.dtype, x);
+    return oracle::nearest(call.fields[call.field(field)].tensor.dtype, x);
   }
 
  private:

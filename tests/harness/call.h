@@ -82,6 +82,7 @@ class Call {
   std::vector<uint8_t> params;
   std::vector<Field> fields;
   std::vector<Storage> storages;
+  std::function<Call(uint64_t draw)> drawn;  // the same call in another draw of roundings
 
   Call() = default;  // not copied: slots and images are pointed to
   Call(Call&&) = default;

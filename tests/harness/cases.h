@@ -19,6 +19,18 @@ struct Case {
   std::string recipe;                    // the method that gave the call its numbers
 };
 
+// The same builder, whose calls can have their roundings drawn again.
+inline std::function<Call(uint64_t)> with_draws(std::function<Call(uint64_t)> build) {
+  return [build](uint64_t seed) {
+    Call call = build(seed);
+    call.drawn = [build, seed](uint64_t draw) {
+      const oracle::RoundingDraw drawing(draw);
+      return build(seed);
+    };
+    return call;
+  };
+}
+
 inline uint64_t seed_of(const std::string& name) {
   uint64_t x = 0;
   for (char c : name) x = hash(x ^ static_cast<uint8_t>(c));

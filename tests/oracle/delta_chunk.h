@@ -22,6 +22,7 @@ using Floats = std::vector<float>;
 // round_to for 16-bit types, on the bits of a float32: operands are many.
 inline float round_operand(int dtype, float x) {
   if (dtype == FOVEA_F32 || !std::isfinite(x)) return x;
+  if (rounding_draw()) return static_cast<float>(round_to(dtype, x));
   if (dtype == FOVEA_F16 && std::abs(x) < 0x1p-14f) return x + 0.75f - 0.75f;
   const int cut = dtype == FOVEA_F16 ? 13 : 16;
   uint32_t bits = bits_at<uint32_t>(&x);
@@ -250,9 +251,8 @@ class DeltaChunkAdjoint {
     add_product(du, 1, c.scaled(m_.written(), c.after), false, last_, c.d);
     dk_.resize(c.n * c.d), db_ = dp_ = qdq_ = dk_, dv_.resize(c.n * c.e);
     for (int64_t i = 0; i < c.d * c.e; ++i) carried[i] = decayed(c.all[i / c.e], w_[i]);
-    dots_ = Floats(c.d);
-    const Floats after = m_.state();
-    for (int64_t i = 0; i < c.d * c.e; ++i) dots_[i / c.e] += after[i] * w_[i];
+    dots_ = Floats(c.d), given_ = dk_;
+    for (int64_t i = 0; i < c.d * c.e; ++i) dots_[i / c.e] += m_.copy[i] * last_[i];
     if (x.low) add_product(dv_, 1, c.scaled(m_.k, c.after), false, last_, c.d);
     for (int64_t head = 0; head < x.outs; ++head) query(head, du, carried);
     Floats dy(c.n * c.e);
@@ -279,8 +279,11 @@ class DeltaChunkAdjoint {
     for (size_t i = 0; i < made.size(); ++i) made[i] = factor * decayed(by[i], made[i]);
     return made;
   }
-  void add(Floats& to, const Floats& from) const {
-    for (size_t i = 0; i < to.size(); ++i) to[i] += from[i];
+  // Into the gradient of `rows`: what the outgoing state gave to them, written as they were by
+  // `values`.
+  void add_given(Floats& to, const Floats& rows, const Floats& values) {
+    const Floats from = from_state(values, last_, c.after, 1);
+    for (size_t i = 0; i < to.size(); ++i) to[i] += from[i], given_[i] += rows[i] * from[i];
   }
 
   void query(int64_t head, Floats& du, Floats& carried) {
@@ -310,7 +313,7 @@ class DeltaChunkAdjoint {
     const Floats dm = inside(dy, m_.u, false, -1);
     dp_ = from_state(dy, m_.copy, c.upto, -1);
     c.add_rows(dp_, dm, m_.k, false), c.add_columns(dk_, dm, m_.p, false);
-    add(dk_, from_state(m_.u, last_, c.after, 1));
+    add_given(dk_, m_.k, m_.u);
     add_product(carried, -1, c.scaled(m_.p, c.upto), true, dy, c.n);
   }
 
@@ -320,22 +323,30 @@ class DeltaChunkAdjoint {
     dp_ = from_state(dy, m_.copy, c.before, 1);  // of a
     c.add_rows(dp_, by_u, m_.b, true), c.add_rows(dp_, by_v, m_.k, true);
     c.add_columns(db_, by_u, m_.a, true), c.add_columns(dk_, by_v, m_.a, true);
-    add(db_, from_state(m_.u, last_, c.after, 1)), add(dk_, from_state(m_.v, last_, c.after, 1));
+    add_given(db_, m_.b, m_.u), add_given(dk_, m_.k, m_.v);
     add_product(carried, 1, c.scaled(m_.a, c.before), true, dy, c.n);
   }
 
-  // Gates from what crosses them: sums from the last row on, and the outgoing state.
+  // Gates from what crosses them: the states, what later states take of earlier rows, and sums from
+  // the last row on.
   void store() {
-    Floats sum = dots_;
+    Floats sum(c.d), crosses(c.n * c.d);
+    for (int64_t i = 0; i < c.d; ++i) {
+      float before = decayed(c.all[i], dots_[i]);
+      for (int64_t t = 0; t < c.n; ++t) {
+        crosses[t * c.d + i] = before;
+        before += given_[t * c.d + i];
+      }
+    }
     for (int64_t t = c.n - 1; t >= 0; --t)
       for (int64_t i = 0; i < c.d; ++i) {
         const int64_t at = t * c.d + i, to = (c.first + t) * c.d + i;
-        sum[i] += qdq_[at] - m_.k[at] * dk_[at];
+        sum[i] += qdq_[at] - m_.k[at] * dk_[at] + given_[at];
         if (x.low)
           sum[i] -= m_.b[at] * db_[at];
         else
           sum[i] += m_.p[at] * dp_[at];
-        out_.dlog[to] = x.decay[to] == 0 ? 0 : sum[i];
+        out_.dlog[to] = x.decay[to] == 0 ? 0 : crosses[at] + sum[i];
         if (x.low) sum[i] += m_.a[at] * dp_[at];
         out_.dk[to] = dk_[at], (x.low ? out_.da : out_.dp)[to] = dp_[at];
         out_.db[to] = db_[at];
@@ -349,7 +360,8 @@ class DeltaChunkAdjoint {
   Floats& w_;
   const Floats last_;  // the gradient of the outgoing state as an operand
   DeltaBackward<float>& out_;
-  Floats dk_, db_, dp_, dv_, qdq_, dots_;
+  // dots_: of both states' operands; given_: of written rows with what the outgoing state gave.
+  Floats dk_, db_, dp_, dv_, qdq_, dots_, given_;
 };
 
 inline DeltaBackward<float> delta_rounded_backward(const DeltaTokens<float>& x) {

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "generated/headers.h"
+#include "harness/random.h"
 
 namespace oracle {
 
@@ -60,13 +61,18 @@ inline double unit_of(int dtype) {
   return std::ldexp(1.0, -1 - format_of(dtype).mantissa);
 }
 
-inline double round_small(const Format& f, double x, bool saturate) {
-  if (std::isnan(x) || x == 0) return x;
-  if (std::isinf(x)) return saturate ? std::copysign(f.largest, x) : x;
+// The distance of the format's numbers around x.
+inline double step_of(const Format& f, double x) {
   const int lowest = 2 - (1 << (f.exponent - 1));  // exponent of the smallest normal number
   int exponent;
   std::frexp(x, &exponent);
-  const double step = std::ldexp(1.0, (exponent - 1 > lowest ? exponent - 1 : lowest) - f.mantissa);
+  return std::ldexp(1.0, (exponent - 1 > lowest ? exponent - 1 : lowest) - f.mantissa);
+}
+
+inline double round_small(const Format& f, double x, bool saturate) {
+  if (std::isnan(x) || x == 0) return x;
+  if (std::isinf(x)) return saturate ? std::copysign(f.largest, x) : x;
+  const double step = step_of(f, x);
   const double y = std::nearbyint(x / step) * step;
   if (std::abs(y) <= f.largest) return y;
   if (saturate) return std::copysign(f.largest, x);
@@ -75,7 +81,7 @@ inline double round_small(const Format& f, double x, bool saturate) {
 
 // The value that x has once stored as dtype.  8-bit types saturate, and i8 has no NaN, as
 // cache_append says.
-inline double round_to(int dtype, double x) {
+inline double nearest(int dtype, double x) {
   switch (dtype) {
     case FOVEA_F32:
       return static_cast<float>(x);
@@ -92,6 +98,34 @@ inline double round_to(int dtype, double x) {
     default:
       return x;
   }
+}
+
+// Which draw of roundings to 16 bits this thread makes: 0 is to nearest.
+inline uint64_t& rounding_draw() {
+  static thread_local uint64_t draw = 0;
+  return draw;
+}
+struct RoundingDraw {
+  explicit RoundingDraw(uint64_t draw) { rounding_draw() = draw; }
+  ~RoundingDraw() { rounding_draw() = 0; }
+  RoundingDraw(const RoundingDraw&) = delete;
+};
+
+// `y` is x to nearest.  Another draw goes to the nearest point of a grid that is moved by a part of
+// its step: its error is another one of the same size.  What the type holds stays.
+inline double drawn(const Format& f, double x, double y) {
+  if (!rounding_draw() || y == x || !std::isfinite(y)) return y;
+  uint64_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  const harness::Random random(rounding_draw());
+  const double step = step_of(f, x), part = step * (random.uniform(bits) - 0.5);
+  return std::nearbyint((x - part) / step) * step + part;
+}
+
+// As a kernel rounds an intermediate number or an output.
+inline double round_to(int dtype, double x) {
+  const double y = nearest(dtype, x);
+  return dtype == FOVEA_F16 || dtype == FOVEA_BF16 ? drawn(format_of(dtype), x, y) : y;
 }
 
 inline uint32_t encode_small(const Format& f, double x) {
@@ -163,7 +197,7 @@ void put(void* at, T x) {
 }
 
 inline void encode(int dtype, double x, void* at) {
-  x = round_to(dtype, x);
+  x = nearest(dtype, x);
   switch (dtype) {
     case FOVEA_F32:
       return put(at, static_cast<float>(x));

@@ -5,7 +5,8 @@
 //   A_ts = sum_c q_tc k_sc e^(decays of the rows s+1 .. t)
 //   y = (q . e^P) H + A v,  H <- e^Gamma . H + (k . e^S)' v
 // Decays are running products of the rows that they cover, never differences of prefix sums.
-// Gradients: the adjoint of each form.  In chunks dgate = revcum(q dq - k dk) + rowsum(H' W').
+// Gradients: the adjoint of each form.  In chunks dgate = revcum(q dq - k dk) + rowsum(H' W'), or
+// from H and W as operands, see chunk_gates().
 // Value decays alone are key decays of the state with its axes swapped: of k' = v, v' = k.  There y
 // is the dq of dy = q, and dq is the y of q' = dy.
 #pragma once
@@ -342,10 +343,8 @@ struct GlaState {
   void chunk_back(Gradients& out, int64_t low, int64_t high, const List& h, const List& next,
                   const List& dy, List& w) const {
     const List p = prefixes(low, high), state = parts(h), grad = parts(w);
-    List dgate(d), own(d * e), d_y = parts(dy);
+    List own(d * e), given((high - low) * d), d_y = parts(dy);
     for (Real& x : d_y) x *= scale;
-    for (int64_t c = 0; c < d; ++c)
-      for (int64_t j = 0; j < e; ++j) dgate[c] += next[c * e + j] * w[c * e + j];
     for (int64_t o = 0; o < outputs; ++o) {
       for (int64_t t = low; t < high; ++t)
         for (int64_t c = 0; c < d; ++c) {
@@ -381,21 +380,40 @@ struct GlaState {
           out.dv[s * e + j] += x * grad[c * e + j];
         }
         out.dk[s * d + c] += suffix[c] * sum;
+        if (!uniform) given[(s - low) * d + c] = k[s * d + c] * suffix[c] * sum;
         suffix[c] *= key_decay(s, c);
       }
-    for (int64_t t = high - 1; t >= low; --t)
-      for (int64_t c = 0; c < d; ++c) {
-        Real reads = 0;
-        for (int64_t o = 0; o < outputs; ++o) reads += row(q, o, t, d)[c] * row(out.dq, o, t, d)[c];
-        if (!before) dgate[c] += reads;
-        dgate[c] -= k[t * d + c] * out.dk[t * d + c];
-        out.dgate[t * d + c] = dgate[c];
-        if (before) dgate[c] += reads;
-      }
+    List states(d);
+    for (int64_t c = 0; c < d; ++c) {
+      for (int64_t j = 0; j < e; ++j)
+        states[c] += uniform ? next[c * e + j] * w[c * e + j] : state[c * e + j] * grad[c * e + j];
+      if (!uniform) states[c] = suffix[c] == 0 ? 0 : suffix[c] * states[c];
+    }
+    chunk_gates(out, low, high, states, given);
     for (int64_t c = 0; c < d; ++c)
       for (int64_t j = 0; j < e; ++j) {
         Real& x = w[c * e + j];
         x = (suffix[c] == 0 ? 0 : suffix[c] * x) + own[c * e + j];
+      }
+  }
+  // `states`: what crosses all gates of a chunk.  Of one decay for all channels H' W' in f32; else
+  // H W of operands, and `given`, k dk of the rows that W takes, counts where it crosses.
+  void chunk_gates(Gradients& out, int64_t low, int64_t high, List states,
+                   const List& given) const {
+    for (int64_t t = low; t < high; ++t)
+      for (int64_t c = 0; c < d; ++c) {
+        out.dgate[t * d + c] = states[c];
+        states[c] += given[(t - low) * d + c];
+      }
+    List sum(d);
+    for (int64_t t = high - 1; t >= low; --t)
+      for (int64_t c = 0; c < d; ++c) {
+        Real reads = 0;
+        for (int64_t o = 0; o < outputs; ++o) reads += row(q, o, t, d)[c] * row(out.dq, o, t, d)[c];
+        if (!before) sum[c] += reads;
+        sum[c] += given[(t - low) * d + c] - k[t * d + c] * out.dk[t * d + c];
+        out.dgate[t * d + c] += sum[c];
+        if (before) sum[c] += reads;
       }
   }
 };

@@ -132,8 +132,7 @@ class PooledOracle {
       columns_[i] = static_cast<float>(before.value[i]);
     Summaries made = pool(to, p_.column_similar_least, batch, u_, g_, Mode::exact);
     for (size_t i = 0; i < made.y.value.size(); ++i)
-      if (made.y.written[i])
-        columns_[i] = static_cast<float>(round_to(to.y.dtype, made.y.value[i]));
+      if (made.y.written[i]) columns_[i] = static_cast<float>(nearest(to.y.dtype, made.y.value[i]));
     select.column = whole(columns_.data(), FOVEA_F32, {batch, u_, g_, f});
     select.column.shape[3] = d_;
     if (box) select.column_low = select.column, select.column_low.data = columns_.data() + d_;

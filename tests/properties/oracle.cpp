@@ -3,6 +3,7 @@
 // the forward, the element types against their definitions.
 #include <gtest/gtest.h>
 
+#include "cases/all.h"
 #include "oracle/attention_backward.h"
 #include "oracle/conv_attention_backward.h"
 #include "oracle/merge.h"
@@ -267,6 +268,52 @@ TEST(oracle, element_types) {
   EXPECT_TRUE(std::isinf(oracle::round_to(FOVEA_F16, 65520)));
   EXPECT_EQ(oracle::round_to(FOVEA_I8, 2.5), 2);
   EXPECT_EQ(oracle::round_to(FOVEA_I8, -300), -128);
+}
+
+// Another draw of roundings has other errors of the same size, and none for what a type holds.
+TEST(oracle, draws_of_roundings) {
+  const harness::Random random(3);
+  constexpr uint64_t kNumbers = 20000;
+  for (int dtype : {FOVEA_F16, FOVEA_BF16}) {
+    double nearest = 0, drawn = 0, product = 0;
+    for (uint64_t i = 0; i < kNumbers; ++i) {
+      const double x = random.normal(i), y = oracle::nearest(dtype, x);
+      const oracle::RoundingDraw draw(1 + i % 7);
+      const double z = oracle::round_to(dtype, x);
+      const double half = oracle::step_of(oracle::format_of(dtype), x) / 2;
+      ASSERT_LE(std::abs(z - x), half * (1 + 1e-9)) << x;
+      EXPECT_EQ(oracle::round_to(dtype, y), y);
+      uint16_t stored = 0;
+      oracle::encode(dtype, x, &stored);
+      EXPECT_EQ(oracle::decode(dtype, &stored), y);
+      nearest += (y - x) * (y - x), drawn += (z - x) * (z - x), product += (y - x) * (z - x);
+    }
+    EXPECT_NEAR(drawn / nearest, 1, 0.03);
+    EXPECT_NEAR(product / nearest, 0, 0.03);
+    EXPECT_EQ(oracle::round_to(dtype, 0.3), oracle::nearest(dtype, 0.3));
+  }
+}
+
+// A draw changes what a call is judged by, and neither what it reads nor what it gives.
+TEST(oracle, draws_leave_calls_alone) {
+  int64_t others = 0;
+  for (const harness::Case& c : cases::all()) {
+    if (!c.tiny) continue;
+    const harness::Call call = c.build(1), drawn = call.drawn(1);
+    ASSERT_EQ(call.fields.size(), drawn.fields.size());
+    for (size_t i = 0; i < call.storages.size(); ++i)
+      EXPECT_EQ(call.storages[i].image, drawn.storages[i].image) << c.op << "/" << c.name;
+    for (size_t i = 0; i < call.fields.size(); ++i) {
+      const harness::Field &x = call.fields[i], &y = drawn.fields[i];
+      EXPECT_EQ(x.exact.written, y.exact.written) << c.op << "/" << c.name << " " << x.name;
+      const size_t bytes = x.exact.value.size() * sizeof(double);
+      EXPECT_TRUE(!bytes || !std::memcmp(x.exact.value.data(), y.exact.value.data(), bytes))
+          << c.op << "/" << c.name << " " << x.name;
+      for (size_t n = 0; n < x.rounded.value.size(); ++n)
+        others += std::abs(x.rounded.value[n] - y.rounded.value[n]) > 0;
+    }
+  }
+  EXPECT_GT(others, 0);
 }
 
 }  // namespace
