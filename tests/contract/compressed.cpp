@@ -44,5 +44,25 @@ TEST(ContractCompressed, WhatGoesTogether) {
   accepts(with(all, "compress_step", 1));
 }
 
+TEST(ContractCompressed, Backward) {
+  constexpr char op[] = "x_compressed_backward";
+  const Call all_call = valid(op, "all"), plain_call = valid(op, "plain");
+  const Params &all = all_call.params, &plain = plain_call.params;
+  for (const char* field : {"compress_step", "window"}) refuses(with(all, field, -1), field);
+  refuses(with_number(all, "scale", -1), "scale");
+  says(with(all, "compress_step", 65537),
+       "x_compressed_backward: compress_step is 65537, wanted 1 .. 65536, or 0 for 4");
+  says(without(all, {"compressed_len"}),
+       "x_compressed_backward: key_len is given without compressed_len, wanted both");
+  says(without(all, {"index"}),
+       "x_compressed_backward: index_count is given without index, wanted both");
+  says(without(all, {"sink_logit"}),
+       "x_compressed_backward: dsink_logit is given without sink_logit, wanted both");
+  says(with(plain, "compress_step", 1),
+       "x_compressed_backward: k_compressed.shape[1] (u) is 2, wanted 5: blocks of 1 keys");
+  accepts(with(all, "compress_step", 1));
+  accepts(without(all, {"dq", "dk", "dv_compressed", "dsink_logit", "index_count"}));
+}
+
 }  // namespace
 }  // namespace contract

@@ -54,8 +54,10 @@ class CompressedOracle {
  public:
   using Params = fovea_x_compressed_forward_params;
 
-  explicit CompressedOracle(const Params& p)
+  // `listed`: index and index_count are what rows take, not what they are to give.
+  explicit CompressedOracle(const Params& p, bool listed = false)
       : p_(p),
+        listed_(listed),
         step_(p.compress_step ? p.compress_step : 4),
         count_(p.count ? p.count : 512),
         window_(p.window ? p.window : 128),
@@ -82,7 +84,7 @@ class CompressedOracle {
 
   CompressedResult run(Mode mode) {
     CompressedResult result;
-    result.index = Out(p_.index, 0), result.index_count = Out(p_.index_count, 0);
+    if (!listed_) result.index = Out(p_.index, 0), result.index_count = Out(p_.index_count, 0);
     side_by_side();
     for (int64_t r = 0; r < all_.b; ++r) {
       const Sequence q = sequence(at_, r);
@@ -90,6 +92,19 @@ class CompressedOracle {
     }
     mode == Mode::exact ? one_softmax(result) : two_parts(result);
     return result;
+  }
+
+  // After run(): what rows see of all keys side by side, and of the window (0) or of the compressed
+  // keys (1) alone.
+  Attention whole() const {
+    std::vector<uint8_t> bits = bits_[0];
+    for (size_t n = 0; n < bits.size(); ++n) bits[n] |= bits_[1][n];
+    return seeing(bits);
+  }
+  Attention part(int set) const {
+    Attention a = seeing(bits_[set]);
+    if (set == 1) a.sink_logit = {};
+    return a;
   }
 
  private:
@@ -138,8 +153,20 @@ class CompressedOracle {
       if (place(at_, q, j).present) see(0, q, i, j);
     std::vector<int64_t> seen;
     for (int64_t c = 0; c < compressed(q.r) && (c + 1) * step_ - 1 <= p; ++c) seen.push_back(c);
+    if (listed_ && p_.index.data) take(q, i, seen);
     if (index_q_) choose(q, i, seen, result);
     for (const int64_t c : seen) see(1, q, i, at_.extent + c);
+  }
+
+  // Those of `seen` that the row's list names.
+  void take(const Sequence& q, int64_t i, std::vector<int64_t>& seen) const {
+    const Dense index = load(p_.index), count = load(p_.index_count);
+    const int64_t row = q.row + i, keep = index.shape[2];
+    const int64_t used = count ? std::clamp<int64_t>(count.integer(q.batch, row), 0, keep) : keep;
+    std::vector<int64_t> named;
+    for (int64_t n = 0; n < used; ++n) named.push_back(index.integer(q.batch, row, n));
+    std::erase_if(
+        seen, [&](int64_t c) { return std::find(named.begin(), named.end(), c) == named.end(); });
   }
 
   // The best of `seen`, ascending.
@@ -183,20 +210,16 @@ class CompressedOracle {
   }
 
   void one_softmax(CompressedResult& result) const {
-    std::vector<uint8_t> bits = bits_[0];
-    for (size_t n = 0; n < bits.size(); ++n) bits[n] |= bits_[1][n];
-    ForwardResult one = forward(seeing(bits), p_.o, p_.lse, Mode::exact);
+    ForwardResult one = forward(whole(), p_.o, p_.lse, Mode::exact);
     result.o = one.o, result.lse = one.lse;
   }
-
   void two_parts(CompressedResult& result) const {
-    Attention coarse = seeing(bits_[1]);
-    coarse.sink_logit = {};
-    const ForwardResult one = merged(seeing(bits_[0]), coarse, p_.o, p_.lse);
+    const ForwardResult one = merged(part(0), part(1), p_.o, p_.lse);
     result.o = one.o, result.lse = one.lse;
   }
 
   const Params& p_;
+  const bool listed_;
   const int64_t step_, count_, window_;
   const Dense index_q_, index_k_, weight_, compressed_len_;
   Attention all_;

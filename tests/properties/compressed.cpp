@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // DeepSeek-V4's layers through the library's own chain, from what the model's maps give to what its
 // output map reads: gated pooling, norm and rotation into caches, the call by name, the inverse
-// rotation.  A prompt, its chunks and its steps give the report's rows.
+// rotation.  A prompt, its chunks and its steps give the report's rows.  The oracle's gradients are
+// central differences of its forward, under lists that do not change.
 #include <numeric>
 
+#include "oracle/compressed_backward.h"
 #include "properties/compact.h"
 
 namespace {
@@ -270,6 +272,73 @@ TEST(compressed, csa_in_chunks_and_steps_is_the_prompt_and_the_reports) {
 }
 TEST(compressed, hca_in_chunks_and_steps_is_the_prompt_and_the_reports) {
   expect_report(false);
+}
+
+// One sequence with lists or without them.
+class Small {
+ public:
+  explicit Small(bool sparse) : some_(sparse ? 31 : 32) {
+    p.q = some_({1, 4, 2, 3}), p.k = some_({1, 11, 1, 3}), p.v = some_({1, 11, 1, 2});
+    p.k_compressed = some_({1, 5, 1, 3}), p.v_compressed = some_({1, 5, 1, 2});
+    p.sink_logit = some_({2}), p.compress_step = 2, p.window = 3;
+    p.o = some_({1, 4, 2, 2}), p.lse = some_({1, 2, 4}), p.dout = some_({1, 4, 2, 2});
+    // The rows are at positions 7 to 10.
+    list_ = {0, 3, 2, 1, 0, 4, 3, 4};
+    const int64_t shape[] = {1, 4, 2};
+    if (sparse) p.index = fovea_contiguous(list_.data(), FOVEA_I32, 3, shape);
+    p.dq = p.q, p.dk = p.k, p.dv = p.v, p.dk_compressed = p.k_compressed;
+    p.dv_compressed = p.v_compressed, p.dsink_logit = p.sink_logit;
+  }
+  double loss() const {
+    return properties::weighed(oracle::load(p.dout), oracle::CompressedBackward(p).forward().o);
+  }
+  // Gives the backward what the forward found.
+  oracle::CompressedGradients gradients() {
+    oracle::CompressedBackward backward(p);
+    const oracle::CompressedResult f = backward.forward();
+    put(p.o, f.o), put(p.lse, f.lse);
+    return backward.run(oracle::Mode::exact);
+  }
+
+  fovea_x_compressed_backward_params p = {};
+
+ private:
+  static void put(const fovea_tensor& x, const oracle::Out& value) {
+    for (size_t i = 0; i < value.value.size(); ++i)
+      static_cast<float*>(x.data)[i] = static_cast<float>(value.value[i]);
+  }
+  properties::Some some_;
+  std::vector<int32_t> list_;
+};
+
+TEST(oracle, compressed_gradient_is_the_derivative) {
+  for (const bool sparse : {false, true}) {
+    Small small(sparse);
+    const oracle::CompressedGradients g = small.gradients();
+    const std::pair<const fovea_tensor*, const oracle::Out*> found[] = {
+        {&small.p.q, &g.dq},
+        {&small.p.k, &g.dk},
+        {&small.p.v, &g.dv},
+        {&small.p.k_compressed, &g.dk_compressed},
+        {&small.p.v_compressed, &g.dv_compressed},
+        {&small.p.sink_logit, &g.dsink_logit}};
+    for (const auto& [x, gradient] : found) {
+      auto* const values = static_cast<float*>(x->data);
+      double largest = 0;
+      for (size_t i = 0; i < gradient->value.size(); ++i) {
+        const float at = values[i], step = 0x1p-10f;
+        values[i] = at + step;
+        const double above = small.loss(), high = values[i];
+        values[i] = at - step;
+        const double below = small.loss(), low = values[i];
+        values[i] = at;
+        EXPECT_NEAR(gradient->value[i], (above - below) / (high - low), 2e-5)
+            << "tensor " << x - &small.p.q << ", element " << i;
+        largest = std::max(largest, std::abs(gradient->value[i]));
+      }
+      EXPECT_GT(largest, 0.01);
+    }
+  }
 }
 
 }  // namespace

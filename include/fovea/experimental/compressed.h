@@ -83,6 +83,54 @@ FOVEA_API fovea_status fovea_x_compressed_forward_workspace(
 FOVEA_API fovea_status fovea_x_compressed_forward(fovea_context* ctx,
                                                   const fovea_x_compressed_forward_params* params);
 
+/** Gradients of x_compressed_forward from dout, o and lse, under the forward's lists.  The fields
+ *  it shares say what the forward was.  Each output is optional: absent = not computed.  Every
+ *  element of an output is written: rows and keys past their lengths get 0.  The index has no
+ *  gradient here.
+ *    delta_i = <dout_i, o_i>,  p = exp(x - lse_i) of each key that row i sees
+ *    ds = p (<dout_i, v> - delta_i)
+ *    dq_i = scale sum ds k,  dk = scale sum ds q_i,  dv = sum p dout_i
+ *    dsink_logit_h = - sum_i exp(sink_logit_h - lse_i) delta_i
+ *  Where keys are values their gradient is dk + dv.
+ *
+ *  Errors and limits are as in the forward.  The parts are attention_backward, x_sparse_backward
+ *  and x_combine_forward; dq of either set of keys is rounded to the dtype of q.  Bits: the same
+ *  every run.  No paged keys. */
+typedef struct fovea_x_compressed_backward_params {
+  size_t struct_size;          /**< sizeof(fovea_x_compressed_backward_params) */
+  fovea_tensor q;              /**< [in] (b, s, h, d) f32 f16 bf16 */
+  fovea_tensor k;              /**< [in] (b, t, g, d) as q */
+  fovea_tensor v;              /**< [in] (b, t, g, e) as q */
+  fovea_tensor k_compressed;   /**< [in] (b, u, g, d) as q: of t keys; any u with
+                                    compressed_len */
+  fovea_tensor v_compressed;   /**< [in] (b, u, g, e) as q */
+  fovea_tensor sink_logit;     /**< [in, optional] (h) f32 */
+  fovea_tensor query_len;      /**< [in, optional] (b) i32: rows in use */
+  fovea_tensor key_len;        /**< [in, optional] (b) i32: keys in use; with compressed_len */
+  fovea_tensor compressed_len; /**< [in, optional] (b) i32: compressed keys in use */
+  fovea_tensor index;          /**< [in, optional] (b, s, keep) i32: of the forward; absent: it had
+                                    no index_q */
+  fovea_tensor index_count;    /**< [in, optional] (b, s) i32: of the forward; absent: all */
+  fovea_tensor o;              /**< [in] (b, s, h, e) as q or f32: of the forward */
+  fovea_tensor lse;            /**< [in] (b, h, s) f32: of the forward */
+  fovea_tensor dout;           /**< [in] (b, s, h, e) as o: the gradient of o */
+  fovea_tensor dq;             /**< [out, optional] (b, s, h, d) as q */
+  fovea_tensor dk;             /**< [out, optional] (b, t, g, d) as q */
+  fovea_tensor dv;             /**< [out, optional] (b, t, g, e) as q */
+  fovea_tensor dk_compressed;  /**< [out, optional] (b, u, g, d) as q */
+  fovea_tensor dv_compressed;  /**< [out, optional] (b, u, g, e) as q */
+  fovea_tensor dsink_logit;    /**< [out, optional] (h) f32: needs sink_logit */
+  int64_t compress_step;       /**< as in the forward, and so for the fields below */
+  int64_t window;              /**< 0: 128 */
+  float scale;                 /**< 0: 1 / sqrt(d) */
+  int32_t reserved;            /**< 0 */
+} fovea_x_compressed_backward_params;
+
+FOVEA_API fovea_status fovea_x_compressed_backward_workspace(
+    fovea_context* ctx, const fovea_x_compressed_backward_params* params, size_t* bytes);
+FOVEA_API fovea_status
+fovea_x_compressed_backward(fovea_context* ctx, const fovea_x_compressed_backward_params* params);
+
 #ifdef __cplusplus
 }
 #endif

@@ -64,6 +64,7 @@
   X(x_nsa_backward) \
   X(x_infllm_forward) \
   X(x_compressed_forward) \
+  X(x_compressed_backward) \
   X(x_project_forward) \
   X(x_project_backward) \
   X(x_graph_append) \

@@ -3,13 +3,14 @@
 // are where key_len says.  The window's part has the sink.
 #include "core/fields.h"
 #include "core/program.h"
+#include "ops/compressed/steps.h"
 
 namespace fovea {
 namespace {
 
 constexpr char kOp[] = "x_compressed_forward";
-constexpr int64_t kStepMost = 1 << 16;
 using Params = fovea_x_compressed_forward_params;
+using compressed::as_list, compressed::or_else;
 
 // The numbers of a call, zeros replaced.
 struct Sizes {
@@ -18,10 +19,6 @@ struct Sizes {
   int64_t step, count, window;
   bool any;  // there are sequences, rows and heads
 };
-
-int64_t or_else(int64_t value, int64_t otherwise) {
-  return value ? value : otherwise;
-}
 
 void check(const Params& p) {
   check_together(kOp, p.index_q, "index_q", p.index_k, "index_k");
@@ -34,9 +31,7 @@ void check(const Params& p) {
   for (const auto& [field, value] :
        {std::pair{"key_max", p.key_max}, {"count", p.count}, {"window", p.window}})
     check_not_negative(kOp, field, value);
-  if (p.compress_step < 0 || p.compress_step > kStepMost)
-    refuse("%s: compress_step is %lld, wanted 1 .. %lld, or 0 for 4", kOp, lld(p.compress_step),
-           lld(kStepMost));
+  compressed::check_step(kOp, p.compress_step);
 }
 
 Sizes read_sizes(const Params& p) {
@@ -48,9 +43,7 @@ Sizes read_sizes(const Params& p) {
   const bool paged = p.page_table.data != nullptr;
   const int64_t all = paged ? far_product(p.page_table.shape[1], p.k.shape[1]) : p.k.shape[1];
   a.keys = bounded(p.key_max, all);
-  if (a.keys > INT32_MAX)
-    fail(FOVEA_UNSUPPORTED, "%s: a sequence has up to %lld keys, wanted at most %d", kOp,
-         lld(a.keys), INT32_MAX);
+  compressed::check_keys(kOp, a.keys);
   const int64_t u = p.k_compressed.shape[1];
   a.compressed = a.keys / a.step;
   if (u < a.compressed && !p.key_len.data)
@@ -105,16 +98,6 @@ fovea_tensor first_compressed(const Sizes& a, fovea_tensor x) {
 struct List {
   fovea_tensor index, count;  // (b, 1, s, keep), (b, 1, s)
 };
-
-// x (b, s, ...) as the lists of one list head.
-fovea_tensor as_list(const fovea_tensor& x) {
-  fovea_tensor y = x;
-  y.ndim = x.ndim + 1;
-  y.shape[1] = 1, y.stride[1] = x.stride[0];
-  for (int axis = 1; axis < x.ndim; ++axis)
-    y.shape[axis + 1] = x.shape[axis], y.stride[axis + 1] = x.stride[axis];
-  return y;
-}
 
 [[gnu::noinline]] List select(Program& program, const Params& p, const Sizes& a) {
   const int64_t keep = std::min(a.count, a.compressed);

@@ -1736,6 +1736,52 @@ op! {
 
 op! {
     /// ```text
+    /// Gradients of x_compressed_forward from dout, o and lse, under the forward's lists.  The fields
+    /// it shares say what the forward was.  Each output is optional: absent = not computed.  Every
+    /// element of an output is written: rows and keys past their lengths get 0.  The index has no
+    /// gradient here.
+    ///   delta_i = <dout_i, o_i>,  p = exp(x - lse_i) of each key that row i sees
+    ///   ds = p (<dout_i, v> - delta_i)
+    ///   dq_i = scale sum ds k,  dk = scale sum ds q_i,  dv = sum p dout_i
+    ///   dsink_logit_h = - sum_i exp(sink_logit_h - lse_i) delta_i
+    /// Where keys are values their gradient is dk + dv.
+    ///
+    /// Errors and limits are as in the forward.  The parts are attention_backward, x_sparse_backward
+    /// and x_combine_forward; dq of either set of keys is rounded to the dtype of q.  Bits: the same
+    /// every run.  No paged keys.
+    /// ```
+    XCompressedBackward(x_compressed_backward: fovea_x_compressed_backward_params, fovea_x_compressed_backward, fovea_x_compressed_backward_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(b, t, g, d)` as q";
+        v set_v: in, "`(b, t, g, e)` as q";
+        k_compressed set_k_compressed: in, "`(b, u, g, d)` as q: of t keys; any u with compressed_len";
+        v_compressed set_v_compressed: in, "`(b, u, g, e)` as q";
+        o set_o: in, "`(b, s, h, e)` as q or f32: of the forward";
+        lse set_lse: in, "`(b, h, s)` f32: of the forward";
+        dout set_dout: in, "`(b, s, h, e)` as o: the gradient of o";
+    }
+    may {
+        sink_logit set_sink_logit: in, "`(h)` f32";
+        query_len set_query_len: in, "`(b)` i32: rows in use";
+        key_len set_key_len: in, "`(b)` i32: keys in use; with compressed_len";
+        compressed_len set_compressed_len: in, "`(b)` i32: compressed keys in use";
+        index set_index: in, "`(b, s, keep)` i32: of the forward; absent: it had no index_q";
+        index_count set_index_count: in, "`(b, s)` i32: of the forward; absent: all";
+        dq set_dq: out, "`(b, s, h, d)` as q";
+        dk set_dk: out, "`(b, t, g, d)` as q";
+        dv set_dv: out, "`(b, t, g, e)` as q";
+        dk_compressed set_dk_compressed: out, "`(b, u, g, d)` as q";
+        dv_compressed set_dv_compressed: out, "`(b, u, g, e)` as q";
+        dsink_logit set_dsink_logit: out, "`(h)` f32: needs sink_logit";
+        compress_step set_compress_step: i64, "as in the forward, and so for the fields below";
+        window set_window: i64, "0: 128";
+        scale set_scale: f32, "0: 1 / sqrt(d)";
+    }
+}
+
+op! {
+    /// ```text
     /// A row of each head through the layers that are given:
     ///
     ///   y = act(act(x weight + bias) weight2 + bias2) weight3 + bias3
