@@ -78,6 +78,32 @@ class Latents {
     attend(room_, "mla", p);
     return p;
   }
+  // The last rows of the prompt, over the expanded keys in parts: those before the rows without a
+  // mask, then the rows' own.  The parts are merged.
+  std::pair<Values, Values> expanded_in_parts(const std::vector<int64_t>& parts) {
+    const auto whole = prompt();
+    const int64_t s = parts.back(), n = static_cast<int64_t>(parts.size());
+    const fovea_tensor o_part = room_.empty({n, 1, s, kHeads, kWidth}, FOVEA_F32);
+    const fovea_tensor lse_part = room_.empty({n, 1, kHeads, s}, FOVEA_F32);
+    int64_t begin = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      auto p = params<fovea_attention_forward_params>();
+      p.q = part(whole.q, 1, kTokens - s, s), p.k = part(whole.k, 1, begin, parts[i]);
+      p.v = part(whole.v, 1, begin, parts[i]);
+      p.o = entry(o_part, i), p.lse = entry(lse_part, i);
+      if (i + 1 == n) {
+        attend(room_, "mla", p);
+      } else {
+        harness::must(fovea_attention_forward(room_.ctx, &p), "attention_forward");
+      }
+      begin += parts[i];
+    }
+    auto p = params<fovea_merge_forward_params>();
+    p.o_part = o_part, p.lse_part = lse_part, p.o = room_.empty({1, s, kHeads, kWidth});
+    p.lse = room_.empty({1, kHeads, s}, FOVEA_F32);
+    harness::must(fovea_merge_forward(room_.ctx, &p), "merge_forward");
+    return {room_.values(p.o).value, room_.values(p.lse).value};
+  }
   // Of the sum of dout o: by q_nope, w_uk and w_uv.
   struct Gradients {
     oracle::Dense q, w_uk, w_uv;
@@ -181,6 +207,23 @@ TEST(compact, absorbed_latents_are_expanded_ones_and_the_papers) {
     expect_near("expanded", one, paper, unit), expect_near("lse", one_lse, paper_lse, unit);
     expect_near("absorbed", two, paper, unit), expect_near("lse", two_lse, paper_lse, unit);
     expect_near("both", two, one, unit);
+  });
+}
+
+// A chunk of rows behind a long prefix, whose keys are expanded a part at a time.
+TEST(compact, parts_of_expanded_latents_merge_to_the_prompt) {
+  each_room([](Room& room) {
+    Latents model(room);
+    const auto [whole, lse] = model.expanded();
+    const std::vector<int64_t> parts = {16, 12, kTokens - 28};
+    const auto [o, own] = model.expanded_in_parts(parts);
+    expect_near("o", o, Values(whole.end() - static_cast<int64_t>(o.size()), whole.end()),
+                4 * room.unit());
+    Values last;
+    for (int64_t head = 0; head < Latents::kHeads; ++head)
+      for (int64_t i = kTokens - parts.back(); i < kTokens; ++i)
+        last.push_back(lse[head * kTokens + i]);
+    expect_near("lse", own, last, 0x1p-15);
   });
 }
 

@@ -79,6 +79,15 @@ inline fovea_tensor part(fovea_tensor x, int axis, int64_t begin, int64_t count)
   return x;
 }
 
+// Entry n of the first axis.
+inline fovea_tensor entry(const fovea_tensor& x, int64_t n) {
+  fovea_tensor y = part(x, 0, n, 1);
+  --y.ndim;
+  for (int axis = 0; axis < y.ndim; ++axis)
+    y.shape[axis] = x.shape[axis + 1], y.stride[axis] = x.stride[axis + 1];
+  return y;
+}
+
 inline fovea_tensor for_heads(fovea_tensor x, int64_t heads) {
   x.shape[2] = heads, x.stride[2] = 0;
   return x;
