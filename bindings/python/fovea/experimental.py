@@ -4325,6 +4325,7 @@ def compressed_forward(ctx_or_q=None, /, q=None, k=None, v=None, k_compressed=No
     Errors name this operation, then the part that refuses, with that part's names of fields.  The
     parts are attention_forward over the window, x_select_token and x_sparse_forward over the
     compressed keys, or attention_forward over all of them, and merge_forward.  Limits are theirs.
+    Where lists have room for every compressed key, attention_forward takes all and needs no list.
     o of a part is rounded to the dtype of o.  Workspace: theirs, o of two parts, and the lists that
     no output holds.
     Source: the report of DeepSeek-V4, sections 2.3.1 and 2.3.2.

@@ -54,6 +54,11 @@ Sizes read_sizes(const Params& p) {
   return a;
 }
 
+// Whether every list has all that its row may see.
+bool takes_all(const Params& p, const Sizes& a) {
+  return a.count >= a.compressed && (!p.index.data || p.index.shape[2] >= a.compressed);
+}
+
 // What all parts share.
 template <class To>
 To part_of(const Params& p) {
@@ -153,8 +158,10 @@ void body(Program& program, const Params& p) {
   const fovea_tensor o = program.array(dtype, {2, a.b, a.s, a.h, p.v.shape[3]});
   const fovea_tensor lse = program.array(FOVEA_F32, {2, a.b, a.h, a.s});
   attend_window(program, p, a, entry(o, 0), entry(lse, 0));
-  if (p.index_q.data)
-    attend_list(program, p, a, select(program, p, a), entry(o, 1), entry(lse, 1));
+  List list{};
+  if (p.index_q.data && (p.index.data || !takes_all(p, a))) list = select(program, p, a);
+  if (p.index_q.data && !takes_all(p, a))
+    attend_list(program, p, a, list, entry(o, 1), entry(lse, 1));
   else
     attend_all(program, p, a, entry(o, 1), entry(lse, 1));
   if (a.any) merge(program, p, a, o, lse);
