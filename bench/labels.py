@@ -75,14 +75,14 @@ OPERATIONS = {
     "x_select_block": "choice of blocks",
     "x_pool": "summaries and choice",
     "x_probe": "probe and choice",
-    **{operation: "methods" for operation in ("x_pooled", "x_indexed", "x_probed", "x_nsa")},
+    **{operation: "methods" for operation in ("x_pooled", "x_indexed", "x_probed", "x_nsa", "x_compressed")},
 }
-SPARSE = "x_sparse", "x_select", "x_p", "x_indexed", "x_nsa"
+SPARSE = "x_sparse", "x_select", "x_p", "x_indexed", "x_nsa", "x_compressed"
 TOKENS = (  # of a case's name, in the order in which a label says them
     (r"Jensen-Shannon|pool|indexer|gather", "{0}"),
     (r"d(\d+)", "D{1}"),
     (r"causal|full", "{0}"),
-    (r"[a-z]+attention|[a-z]*moba|[a-z]*attn|quest|msa|dsa|nsa|blasst|streamingllm|minference", "{0}"),
+    (r"[a-z]+attention|[a-z]*moba|[a-z]*attn|quest|msa|dsa|csa|hca|nsa|blasst|streamingllm|minference", "{0}"),
     (r"blocks(\d+)x(\d+)", "blocks of {1} x {2}"),
     (r"block(\d+)", "blocks of {1}"),
     (r"(\d+)x(\d+)", "kernel {1} x {2}"),

@@ -108,6 +108,21 @@ def gates(case, ctx, normal, q, k, v):
     return q, k, v, {name: normal(case.b, q.shape[1], case.h) for name in names}
 
 
+def entries(case, ctx, normal, q, k, v):
+    """DeepSeek-V4's: keys are values, one head, compressed keys, a sink; of CSA the lightning
+    indexer over them, too."""
+    there = case.n // fovea.recipe(case.method).numbers["compress_step"]
+    compressed = normal(case.b, there, 1, case.d)
+    fields = {"k_compressed": compressed, "v_compressed": compressed}
+    fields["sink_logit"] = normal(case.h, dtype=torch.float32)
+    if case.method == "csa":
+        rows = q.shape[1]
+        fields["index_q"] = normal(case.b, rows, 64, 128)
+        fields["index_k"] = normal(case.b, there, 1, 128)
+        fields["weight"] = normal(case.b, rows, 64, dtype=torch.float32)
+    return q, k, k, fields
+
+
 def kept_bounds(case, ctx, normal, q, k, v):
     """The pages' bounds, kept from step to step: of all keys but the last."""
     summary = torch.zeros(
@@ -146,6 +161,9 @@ def cuda():
         yield from (Method(name, 1, 16, 16, n) for name in ("xattention", "minference"))
     yield Method("msa", 8, 64, 4, 65536, decode=True, made=own_index)
     yield Method("dsa", 1, 64, 4, 16384, made=lightning)
+    for name in ("csa", "hca"):
+        yield Method(name, 1, 64, 1, 16384, d=512, made=entries)
+        yield Method(name, 8, 64, 1, 65536, decode=True, d=512, made=entries)
     yield Method("streamingllm", 1, 16, 16, 131072, numbers=(("window_left", 4096),))
     # A margin that nothing lies below, and one that half of the tiles do.
     yield Method("blasst", 1, 16, 16, 32768, numbers=(("skip_margin", 1e30),), word="none")

@@ -25,6 +25,7 @@
 #include "fovea/experimental/flex.h"
 #include "fovea/experimental/nsa.h"
 #include "fovea/experimental/infllm.h"
+#include "fovea/experimental/compressed.h"
 #include "fovea/experimental/project.h"
 #include "fovea/experimental/graph.h"
 #include "fovea/experimental/lsh.h"

@@ -100,6 +100,15 @@ inline fovea_tensor from(fovea_tensor x, int axis, int64_t first) {
   return x;
 }
 
+// Entry n of the first axis.
+inline fovea_tensor entry(const fovea_tensor& x, int64_t n) {
+  fovea_tensor y = from(x, 0, n);
+  --y.ndim;
+  std::copy(x.shape + 1, x.shape + FOVEA_MAX_DIMS, y.shape);
+  std::copy(x.stride + 1, x.stride + FOVEA_MAX_DIMS, y.stride);
+  return y;
+}
+
 // x of other extents and strides.
 inline fovea_tensor reshaped(fovea_tensor x, std::initializer_list<int64_t> shape,
                              std::initializer_list<int64_t> stride) {

@@ -3,159 +3,15 @@
 // prompt, its chunks and its steps give the same rows; absorbed and expanded latents and outer
 // products give the paper's rows, formed here in float64 from what is stored; their gradients are
 // its derivatives.
-#include <gtest/gtest.h>
+#include "properties/compact.h"
 
 #include <array>
-#include <memory>
 #include <numeric>
-
-#include "harness/bound.h"
-#include "oracle/dense.h"
-#include "properties/derivatives.h"
 
 namespace {
 
+using namespace properties::compact;
 using properties::Values;
-
-constexpr int64_t kTokens = 37;
-const std::vector<std::vector<int64_t>> kCuts = {
-    {kTokens}, {16, 1, 1, 19}, std::vector<int64_t>(kTokens, 1)};
-
-// Tensors in memory of a context, and views of them.
-class Room {
- public:
-  Room(fovea_backend backend, int dtype_) : ctx(backend), dtype(dtype_) {}
-
-  fovea_tensor fill(const std::vector<int64_t>& shape, int type, const Values& values) {
-    fovea_tensor x = fovea_contiguous(nullptr, static_cast<fovea_dtype>(type),
-                                      static_cast<int32_t>(shape.size()), shape.data());
-    const int64_t size = oracle::bytes_of(type);
-    std::vector<uint8_t> bytes(values.size() * size);
-    for (size_t i = 0; i < values.size(); ++i)
-      oracle::encode(type, values[i], bytes.data() + i * size);
-    memory_.push_back(std::make_unique<harness::Memory>(ctx, bytes.size()));
-    memory_.back()->write(bytes);
-    x.data = memory_.back()->data;
-    return x;
-  }
-  fovea_tensor some(const std::vector<int64_t>& shape, double size = 1) {
-    Values values(count(shape));
-    for (double& x : values) x = size * random_.normal(n_++);
-    return fill(shape, dtype, values);
-  }
-  fovea_tensor empty(const std::vector<int64_t>& shape, int type) {
-    return fill(shape, type, Values(count(shape)));
-  }
-  fovea_tensor empty(const std::vector<int64_t>& shape) { return empty(shape, dtype); }
-  fovea_tensor lengths(int64_t keys) { return fill({1}, FOVEA_I32, {static_cast<double>(keys)}); }
-
-  // The values of a tensor or a view, in logical order.
-  oracle::Dense values(fovea_tensor x) const {
-    for (const auto& m : memory_) {
-      const auto at = static_cast<uint8_t*>(x.data) - static_cast<uint8_t*>(m->data);
-      if (at < 0 || at >= static_cast<int64_t>(m->bytes)) continue;
-      std::vector<uint8_t> bytes = m->read();
-      x.data = bytes.data() + at;
-      return oracle::load(x);
-    }
-    throw std::runtime_error("a tensor of another room");
-  }
-
-  // One rounding of the dtype, and what sums add.
-  double unit() const { return dtype == FOVEA_F32 ? 0x1p-18 : oracle::unit_of(dtype); }
-
-  harness::Context ctx;
-  const int dtype;
-
- private:
-  static int64_t count(const std::vector<int64_t>& shape) {
-    int64_t n = 1;
-    for (const int64_t x : shape) n *= x;
-    return n;
-  }
-  harness::Random random_{97};
-  uint64_t n_ = 0;
-  std::vector<std::unique_ptr<harness::Memory>> memory_;
-};
-
-fovea_tensor part(fovea_tensor x, int axis, int64_t begin, int64_t count) {
-  x.data = static_cast<uint8_t*>(x.data) + begin * x.stride[axis] * oracle::bytes_of(x.dtype);
-  x.shape[axis] = count;
-  return x;
-}
-
-fovea_tensor for_heads(fovea_tensor x, int64_t heads) {
-  x.shape[2] = heads, x.stride[2] = 0;
-  return x;
-}
-
-fovea_tensor swapped(fovea_tensor x, int a, int b) {
-  std::swap(x.shape[a], x.shape[b]), std::swap(x.stride[a], x.stride[b]);
-  return x;
-}
-
-template <class P>
-P params() {
-  P p = {};
-  p.struct_size = sizeof p;
-  return p;
-}
-
-void project(Room& room, const fovea_tensor& x, const fovea_tensor& weight, const fovea_tensor& y) {
-  auto p = params<fovea_x_project_forward_params>();
-  p.x = x, p.weight = weight, p.y = y;
-  harness::must(fovea_x_project_forward(room.ctx, &p), "x_project_forward");
-}
-
-struct Turns {
-  Turns(Room& room, int64_t half_) : half(half_) {
-    Values c, s;
-    for (int64_t p = 0; p < kTokens; ++p)
-      for (int64_t i = 0; i < half; ++i) {
-        const double angle = static_cast<double>(p) *
-                             std::pow(50, -static_cast<double>(i) / static_cast<double>(half));
-        c.push_back(std::cos(angle)), s.push_back(std::sin(angle));
-      }
-    cos = room.fill({kTokens, half}, FOVEA_F32, c), sin = room.fill({kTokens, half}, FOVEA_F32, s);
-  }
-  // y = x rotated, whose first token is at position `begin`.
-  void rotate(Room& room, const fovea_tensor& x, const fovea_tensor& y, int64_t begin,
-              int32_t interleaved) const {
-    auto p = params<fovea_rope_forward_params>();
-    p.x = x, p.y = y, p.rope_interleaved = interleaved;
-    p.cos = part(cos, 0, begin, x.shape[1]), p.sin = part(sin, 0, begin, x.shape[1]);
-    harness::must(fovea_rope_forward(room.ctx, &p), "rope_forward");
-  }
-  const int64_t half;
-  fovea_tensor cos, sin;
-};
-
-// A call by name; `scale` 0: the method's.
-void attend(Room& room, const char* recipe, fovea_attention_forward_params& p, float scale = 0) {
-  harness::must(fovea_x_recipe_apply(recipe, "attention_forward", &p), recipe);
-  if (scale > 0) p.scale = scale;
-  harness::must(fovea_attention_forward(room.ctx, &p), recipe);
-}
-
-void expect_near(const char* what, const Values& got, const Values& wanted, double units) {
-  SCOPED_TRACE(what);
-  ASSERT_EQ(got.size(), wanted.size());
-  double largest = 0;
-  for (const double x : wanted) largest = std::max(largest, std::abs(x));
-  ASSERT_GT(largest, 0.1);
-  for (size_t i = 0; i < got.size(); ++i)
-    ASSERT_NEAR(got[i], wanted[i], units * largest) << "element " << i;
-}
-
-template <class Test>
-void each_room(Test test) {
-  for (const fovea_backend backend : harness::backends())
-    for (const int dtype : {FOVEA_F32, FOVEA_F16, FOVEA_BF16}) {
-      SCOPED_TRACE(std::string(harness::name_of(backend)) + ", dtype " + std::to_string(dtype));
-      Room room(backend, dtype);
-      test(room);
-    }
-}
 
 // ---- latents
 
@@ -221,6 +77,32 @@ class Latents {
     p.q = q, p.k = k, p.v = v, p.o = o, p.lse = room_.empty({1, kHeads, kTokens}, FOVEA_F32);
     attend(room_, "mla", p);
     return p;
+  }
+  // The last rows of the prompt, over the expanded keys in parts: those before the rows without a
+  // mask, then the rows' own.  The parts are merged.
+  std::pair<Values, Values> expanded_in_parts(const std::vector<int64_t>& parts) {
+    const auto whole = prompt();
+    const int64_t s = parts.back(), n = static_cast<int64_t>(parts.size());
+    const fovea_tensor o_part = room_.empty({n, 1, s, kHeads, kWidth}, FOVEA_F32);
+    const fovea_tensor lse_part = room_.empty({n, 1, kHeads, s}, FOVEA_F32);
+    int64_t begin = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      auto p = params<fovea_attention_forward_params>();
+      p.q = part(whole.q, 1, kTokens - s, s), p.k = part(whole.k, 1, begin, parts[i]);
+      p.v = part(whole.v, 1, begin, parts[i]);
+      p.o = entry(o_part, i), p.lse = entry(lse_part, i);
+      if (i + 1 == n) {
+        attend(room_, "mla", p);
+      } else {
+        harness::must(fovea_attention_forward(room_.ctx, &p), "attention_forward");
+      }
+      begin += parts[i];
+    }
+    auto p = params<fovea_merge_forward_params>();
+    p.o_part = o_part, p.lse_part = lse_part, p.o = room_.empty({1, s, kHeads, kWidth});
+    p.lse = room_.empty({1, kHeads, s}, FOVEA_F32);
+    harness::must(fovea_merge_forward(room_.ctx, &p), "merge_forward");
+    return {room_.values(p.o).value, room_.values(p.lse).value};
   }
   // Of the sum of dout o: by q_nope, w_uk and w_uv.
   struct Gradients {
@@ -325,6 +207,23 @@ TEST(compact, absorbed_latents_are_expanded_ones_and_the_papers) {
     expect_near("expanded", one, paper, unit), expect_near("lse", one_lse, paper_lse, unit);
     expect_near("absorbed", two, paper, unit), expect_near("lse", two_lse, paper_lse, unit);
     expect_near("both", two, one, unit);
+  });
+}
+
+// A chunk of rows behind a long prefix, whose keys are expanded a part at a time.
+TEST(compact, parts_of_expanded_latents_merge_to_the_prompt) {
+  each_room([](Room& room) {
+    Latents model(room);
+    const auto [whole, lse] = model.expanded();
+    const std::vector<int64_t> parts = {16, 12, kTokens - 28};
+    const auto [o, own] = model.expanded_in_parts(parts);
+    expect_near("o", o, Values(whole.end() - static_cast<int64_t>(o.size()), whole.end()),
+                4 * room.unit());
+    Values last;
+    for (int64_t head = 0; head < Latents::kHeads; ++head)
+      for (int64_t i = kTokens - parts.back(); i < kTokens; ++i)
+        last.push_back(lse[head * kTokens + i]);
+    expect_near("lse", own, last, 0x1p-15);
   });
 }
 
@@ -463,6 +362,128 @@ TEST(compact, heads_in_chunks_and_steps_are_the_prompt_and_repeated_heads) {
       expect_near("repeated", whole, model.repeated(), 8 * room.unit());
     });
   }
+}
+
+// ---- latents that an index chooses
+
+// DSA over latents: one head of 40 columns, whose first 32 are the values, and an indexer whose
+// scores are integers, so that every cut chooses the same keys.
+class Chosen {
+ public:
+  static constexpr int64_t kHeads = 5, kRank = 32, kWidth = 40, kIndexHeads = 4, kIndexWidth = 16;
+  static constexpr int64_t kCount = 6, kPage = 8, kPages = 5;
+
+  explicit Chosen(Room& room)
+      : room_(room),
+        q_(room.some({1, kTokens, kHeads, kWidth})),
+        k_new_(room.some({1, kTokens, 1, kWidth})),
+        index_q_(whole({1, kTokens, kIndexHeads, kIndexWidth}, room.dtype)),
+        index_new_(whole({1, kTokens, 1, kIndexWidth}, room.dtype)),
+        weight_(whole({1, kTokens, kIndexHeads}, FOVEA_F32)),
+        index(room.empty({1, 1, kTokens, kCount}, FOVEA_I32)) {
+    Values places;
+    for (int64_t n = 0; n < kPages; ++n) places.push_back(static_cast<double>(n * 3 % kPages));
+    page_table_ = room.fill({1, kPages}, FOVEA_I32, places);
+  }
+
+  // o and lse of tokens, in calls of so many.
+  std::pair<Values, Values> run(const std::vector<int64_t>& calls, bool paged) {
+    const auto cache = [&](int64_t width) {
+      return paged ? room_.empty({kPages, kPage, 1, width}) : room_.empty({1, kTokens, 1, width});
+    };
+    const fovea_tensor k = cache(kWidth), index_k = cache(kIndexWidth);
+    const fovea_tensor o = room_.empty({1, kTokens, kHeads, kRank});
+    const fovea_tensor lse = room_.empty({1, kHeads, kTokens}, FOVEA_F32);
+    int64_t begin = 0;
+    for (const int64_t s : calls) {
+      auto add = params<fovea_cache_append_params>();
+      add.k_new = part(k_new_, 1, begin, s), add.v_new = part(index_new_, 1, begin, s);
+      add.k = k, add.v = index_k, add.key_len = room_.lengths(begin);
+      if (paged) add.page_table = page_table_;
+      harness::must(fovea_cache_append(room_.ctx, &add), "cache_append");
+      auto p = params<fovea_x_indexed_forward_params>();
+      p.q = part(q_, 1, begin, s), p.k = k, p.v = part(k, 3, 0, kRank);
+      p.o = part(o, 1, begin, s), p.lse = part(lse, 2, begin, s);
+      p.index_q = part(index_q_, 1, begin, s), p.index_k = index_k;
+      p.weight = part(weight_, 1, begin, s), p.index = part(index, 2, begin, s);
+      p.key_len = room_.lengths(begin + s);
+      if (paged) p.page_table = page_table_;
+      harness::must(fovea_x_recipe_apply("dsa", "x_indexed_forward", &p), "dsa");
+      p.count = kCount;
+      harness::must(fovea_x_indexed_forward(room_.ctx, &p), "x_indexed_forward");
+      begin += s;
+    }
+    return {room_.values(o).value, room_.values(lse).value};
+  }
+
+  // DSA's equations 1 and 2 in float64.
+  std::pair<Values, Values> paper() const {
+    const oracle::Dense q = room_.values(q_), k = room_.values(k_new_),
+                        weight = room_.values(weight_), ask = room_.values(index_q_),
+                        key = room_.values(index_new_);
+    Values o, lse(kHeads * kTokens);
+    for (int64_t i = 0; i < kTokens; ++i) {
+      std::vector<std::pair<double, int64_t>> rated;
+      for (int64_t j = 0; j <= i; ++j) {
+        double score = 0;
+        for (int64_t n = 0; n < kIndexHeads; ++n)
+          score +=
+              weight(0, i, n) *
+              std::max(0.0, std::inner_product(ask.row(0, i, n), ask.row(0, i, n) + kIndexWidth,
+                                               key.row(0, j, 0), 0.0));
+        rated.emplace_back(-score, j);
+      }
+      std::sort(rated.begin(), rated.end());
+      rated.resize(std::min<size_t>(rated.size(), kCount));
+      for (int64_t head = 0; head < kHeads; ++head) {
+        Values sum(kRank);
+        double total = 0;
+        for (const auto& [score, j] : rated) {
+          const double x = std::inner_product(q.row(0, i, head), q.row(0, i, head) + kWidth,
+                                              k.row(0, j, 0), 0.0);
+          const double p = std::exp(x / std::sqrt(static_cast<double>(kWidth)));
+          total += p;
+          for (int64_t c = 0; c < kRank; ++c) sum[c] += p * k(0, j, 0, c);
+        }
+        for (const double one : sum) o.push_back(one / total);
+        lse[head * kTokens + i] = std::log(total);
+      }
+    }
+    return {o, lse};
+  }
+
+ private:
+  // Integers of at most 2.
+  fovea_tensor whole(const std::vector<int64_t>& shape, int type) {
+    Values x = room_.values(room_.some(shape, 1.2)).value;
+    for (double& one : x) one = std::clamp(std::round(one), -2.0, 2.0);
+    return room_.fill(shape, type, x);
+  }
+
+  Room& room_;
+  const fovea_tensor q_, k_new_, index_q_, index_new_, weight_;
+  fovea_tensor page_table_;
+
+ public:
+  const fovea_tensor index;  // of the last run
+};
+
+TEST(compact, chosen_latents_in_chunks_and_steps_are_the_prompt_and_the_papers) {
+  each_room([](Room& room) {
+    Chosen model(room);
+    const auto [whole, lse] = model.run(kCuts[0], false);
+    const Values list = room.values(model.index).value;
+    const auto [paper, paper_lse] = model.paper();
+    expect_near("prompt", whole, paper, 8 * room.unit());
+    expect_near("lse", lse, paper_lse, 8 * room.unit());
+    for (const bool paged : {false, true})
+      for (const auto& cuts : kCuts) {
+        const auto [o, own] = model.run(cuts, paged);
+        expect_near("o", o, whole, 4 * room.unit());
+        expect_near("lse", own, lse, 0x1p-15);
+        EXPECT_EQ(room.values(model.index).value, list);
+      }
+  });
 }
 
 // ---- outer products

@@ -1611,6 +1611,65 @@ class XInfllmForwardParams(C.Structure):
     ]
 
 
+class XCompressedForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("k_compressed", Tensor),
+        ("v_compressed", Tensor),
+        ("o", Tensor),
+        ("lse", Tensor),
+        ("index_q", Tensor),
+        ("index_k", Tensor),
+        ("weight", Tensor),
+        ("sink_logit", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("compressed_len", Tensor),
+        ("page_table", Tensor),
+        ("index", Tensor),
+        ("index_count", Tensor),
+        ("key_max", C.c_int64),
+        ("compress_step", C.c_int64),
+        ("count", C.c_int64),
+        ("window", C.c_int64),
+        ("scale", C.c_float),
+        ("index_scale", C.c_float),
+    ]
+
+
+class XCompressedBackwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("k_compressed", Tensor),
+        ("v_compressed", Tensor),
+        ("sink_logit", Tensor),
+        ("query_len", Tensor),
+        ("key_len", Tensor),
+        ("compressed_len", Tensor),
+        ("index", Tensor),
+        ("index_count", Tensor),
+        ("o", Tensor),
+        ("lse", Tensor),
+        ("dout", Tensor),
+        ("dq", Tensor),
+        ("dk", Tensor),
+        ("dv", Tensor),
+        ("dk_compressed", Tensor),
+        ("dv_compressed", Tensor),
+        ("dsink_logit", Tensor),
+        ("compress_step", C.c_int64),
+        ("window", C.c_int64),
+        ("scale", C.c_float),
+        ("reserved", C.c_int32),
+    ]
+
+
 class XProjectForwardParams(C.Structure):
     _fields_ = [
         ("struct_size", C.c_size_t),
@@ -2393,6 +2452,8 @@ SIZES = {
     XNsaForwardParams: 2280,
     XNsaBackwardParams: 3120,
     XInfllmForwardParams: 1480,
+    XCompressedForwardParams: 1680,
+    XCompressedBackwardParams: 1952,
     XProjectForwardParams: 1280,
     XProjectBackwardParams: 1944,
     XGraphAppendParams: 808,
@@ -2580,6 +2641,12 @@ FUNCTIONS = {
     "fovea_x_infllm_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XInfllmForwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_infllm_forward": (C.c_int, [C.c_void_p, C.POINTER(XInfllmForwardParams)]),
+    "fovea_x_compressed_forward_workspace": (C.c_int, [C.c_void_p,
+        C.POINTER(XCompressedForwardParams), C.POINTER(C.c_size_t)]),
+    "fovea_x_compressed_forward": (C.c_int, [C.c_void_p, C.POINTER(XCompressedForwardParams)]),
+    "fovea_x_compressed_backward_workspace": (C.c_int, [C.c_void_p,
+        C.POINTER(XCompressedBackwardParams), C.POINTER(C.c_size_t)]),
+    "fovea_x_compressed_backward": (C.c_int, [C.c_void_p, C.POINTER(XCompressedBackwardParams)]),
     "fovea_x_project_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XProjectForwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_project_forward": (C.c_int, [C.c_void_p, C.POINTER(XProjectForwardParams)]),

@@ -19,11 +19,12 @@ from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_compare_forward, _x_cache_step, _x_evict_forward, _x_select_token,
                  _x_select_line, _x_select_heads, _x_indexed_forward, _x_pooled_forward,
                  _x_probed_forward, _x_flex_forward, _x_nsa_forward, _x_nsa_backward,
-                 _x_infllm_forward, _x_project_forward, _x_project_backward, _x_graph_append,
-                 _x_select_graph, _x_graph_forward, _x_lsh_append, _x_select_lsh, _x_lsh_forward,
-                 _x_conv1d_forward, _x_conv1d_backward, _x_gla_forward, _x_gla_backward,
-                 _x_delta_forward, _x_delta_backward, _x_gsa_forward, _x_gsa_backward,
-                 _x_tpa_forward, _x_tpa_backward)
+                 _x_infllm_forward, _x_compressed_forward, _x_compressed_backward,
+                 _x_project_forward, _x_project_backward, _x_graph_append, _x_select_graph,
+                 _x_graph_forward, _x_lsh_append, _x_select_lsh, _x_lsh_forward, _x_conv1d_forward,
+                 _x_conv1d_backward, _x_gla_forward, _x_gla_backward, _x_delta_forward,
+                 _x_delta_backward, _x_gsa_forward, _x_gsa_backward, _x_tpa_forward,
+                 _x_tpa_backward)
 
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
@@ -33,13 +34,14 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "combine_forward", "combine_backward", "compare_forward", "cache_step", "evict_forward",
            "select_token", "select_line", "select_heads", "indexed_forward", "pooled_forward",
            "probed_forward", "flex_forward", "nsa_forward", "nsa_backward", "infllm_forward",
-           "project_forward", "project_backward", "graph_append", "select_graph", "graph_forward",
-           "lsh_append", "select_lsh", "lsh_forward", "conv1d_forward", "conv1d_backward",
-           "gla_forward", "gla_backward", "delta_forward", "delta_backward", "gsa_forward",
-           "gsa_backward", "tpa_forward", "tpa_backward", "BetaMap", "CacheRule", "CompareMeasure",
-           "Conv1dActivation", "FeatureMap", "Gate", "GateMap", "NormGateAct", "NormGateNorm",
-           "Pool", "ProbeReduce", "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise",
-           "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
+           "compressed_forward", "compressed_backward", "project_forward", "project_backward",
+           "graph_append", "select_graph", "graph_forward", "lsh_append", "select_lsh",
+           "lsh_forward", "conv1d_forward", "conv1d_backward", "gla_forward", "gla_backward",
+           "delta_forward", "delta_backward", "gsa_forward", "gsa_backward", "tpa_forward",
+           "tpa_backward", "BetaMap", "CacheRule", "CompareMeasure", "Conv1dActivation",
+           "FeatureMap", "Gate", "GateMap", "NormGateAct", "NormGateNorm", "Pool", "ProbeReduce",
+           "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise", "SelectReduce",
+           "SelectRule", "SelectScope", "SelectScore"]
 
 
 def kl_jensen_shannon_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None,
@@ -4306,6 +4308,225 @@ def infllm_forward(ctx_or_q=None, /, q=None, q_far=None, k=None, k_window=None, 
     if block_keys:
         call.scalar("i", 1476, block_keys, "block_keys")
     return call.run(o, lse, index, index_count)
+
+
+def compressed_forward(ctx_or_q=None, /, q=None, k=None, v=None, k_compressed=None,
+                       v_compressed=None, *, ctx=None, o=None, lse=None, index=None,
+                       index_count=None, index_q=None, index_k=None, weight=None, sink_logit=None,
+                       query_len=None, key_len=None, compressed_len=None, page_table=None,
+                       keep=None, key_max=0, compress_step=0, count=0, window=0, scale=0.0,
+                       index_scale=0.0):
+    """Attention of q over a window of k and v and over compressed keys; prefill and decode, contiguous
+    and paged caches.
+
+    Rows past query_len are neither read nor written.  Keys past key_len and compressed keys past
+    compressed_len are not read.  A row that sees no key gives o = 0 and lse = -inf, or sink_logit.
+
+    Errors name this operation, then the part that refuses, with that part's names of fields.  The
+    parts are attention_forward over the window, x_select_token and x_sparse_forward over the
+    compressed keys, or attention_forward over all of them, and merge_forward.  Limits are theirs.
+    Where lists have room for every compressed key, attention_forward takes all and needs no list.
+    o of a part is rounded to the dtype of o.  Workspace: theirs, o of two parts, and the lists that
+    no output holds.
+    Source: the report of DeepSeek-V4, sections 2.3.1 and 2.3.2.
+
+    Example
+      o = fovea.experimental.compressed_forward(q, k, v, k_compressed, v_compressed)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (rows, t, g, d) or paged (pool, page, g, d) as q
+      v: (rows, t, g, e) or paged (pool, page, g, e) as q: may be a view of k
+      k_compressed: (b, u, g, d) as q: more than there are is fine; fewer with compressed_len alone
+      v_compressed: (b, u, g, e) as q: may be a view of k_compressed
+
+    Outputs, new unless passed
+      o: (b, s, h, e) as q or f32
+
+    Outputs on request, by True or an array
+      lse: (b, h, s) f32: natural log of each row's sum
+      index: (b, s, keep) i32: the compressed keys of each row, as x_select_token writes them; with
+          index_q; those past `keep` are cut
+      index_count: (b, s) i32: keys wanted; with index
+
+    Optional inputs
+      index_q: (b, s, index_heads, index_width) f32 f16 bf16: with index_k; absent: every compressed
+          key
+      index_k: (b, u, index_keys, index_width) f32 f16 bf16
+      weight: (b, s, index_heads) f32: needs index_q; absent: 1
+      sink_logit: (h) f32: a learned term of the denominator
+      query_len: (r) i32: rows in use
+      key_len: (r) i32: keys in use; with compressed_len
+      compressed_len: (r) i32: compressed keys in use: floor(key_len / compress_step), or fewer
+      page_table: (rows, pages) i32: pool page of each page of k and v; -1: absent
+
+    keep: extents of new outputs that no input tells.
+
+    Numbers
+      key_max: longest sequence of keys; 0: t, or pages * page
+      compress_step: keys of a compressed key, 1 .. 65536; 0: 4
+      count: compressed keys of a list; 0: 512
+      window: keys of the window, the row's own counted; 0: 128
+      scale: of attention's scores, > 0; 0: 1 / sqrt(d)
+      index_scale: of the index's, > 0; 0: 1 / sqrt(index_width)
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_compressed_forward)
+    else:
+        call, inputs = _x_compressed_forward.begin(ctx_or_q, ctx, q, k, v, k_compressed,
+            v_compressed)
+        [q, k, v, k_compressed, v_compressed] = inputs
+    v_q = call.put("q", 8, q, 4)
+    call.put("k", 104, k)
+    v_v = call.put("v", 200, v, 4)
+    call.put("k_compressed", 296, k_compressed)
+    call.put("v_compressed", 392, v_compressed)
+    if index_q is not None:
+        call.put("index_q", 680, index_q)
+    if index_k is not None:
+        call.put("index_k", 776, index_k)
+    if weight is not None:
+        call.put("weight", 872, weight)
+    if sink_logit is not None:
+        call.put("sink_logit", 968, sink_logit)
+    if query_len is not None:
+        call.put("query_len", 1064, query_len)
+    if key_len is not None:
+        call.put("key_len", 1160, key_len)
+    if compressed_len is not None:
+        call.put("compressed_len", 1256, compressed_len)
+    if page_table is not None:
+        call.put("page_table", 1352, page_table)
+    o = call.out("o", 488, o, (v_q[2][0], v_q[2][1], v_q[2][2], v_v[2][3]), v_q[1])
+    if lse is not None:
+        lse = None if lse is False else call.out("lse", 584, lse, (v_q[2][0], v_q[2][2], v_q[2][1]),
+            1)
+    if index is not None:
+        index = None if index is False else call.out("index", 1448, index, lambda: (v_q[2][0],
+            v_q[2][1], call.size("keep", keep)), 8)
+    if index_count is not None:
+        index_count = None if index_count is False else call.out("index_count", 1544, index_count,
+            (v_q[2][0], v_q[2][1]), 8)
+    if key_max:
+        call.scalar("q", 1640, key_max, "key_max")
+    if compress_step:
+        call.scalar("q", 1648, compress_step, "compress_step")
+    if count:
+        call.scalar("q", 1656, count, "count")
+    if window:
+        call.scalar("q", 1664, window, "window")
+    if scale:
+        call.scalar("f", 1672, scale, "scale")
+    if index_scale:
+        call.scalar("f", 1676, index_scale, "index_scale")
+    return call.run(o, lse, index, index_count)
+
+
+def compressed_backward(ctx_or_q=None, /, q=None, k=None, v=None, k_compressed=None,
+                        v_compressed=None, o=None, lse=None, dout=None, *, ctx=None, dq=None,
+                        dk=None, dv=None, dk_compressed=None, dv_compressed=None, dsink_logit=None,
+                        sink_logit=None, query_len=None, key_len=None, compressed_len=None,
+                        index=None, index_count=None, compress_step=0, window=0, scale=0.0):
+    """Gradients of x_compressed_forward from dout, o and lse, under the forward's lists.  The fields
+    it shares say what the forward was.  Each output is optional: absent = not computed.  Every
+    element of an output is written: rows and keys past their lengths get 0.  The index has no
+    gradient here.
+      delta_i = <dout_i, o_i>,  p = exp(x - lse_i) of each key that row i sees
+      ds = p (<dout_i, v> - delta_i)
+      dq_i = scale sum ds k,  dk = scale sum ds q_i,  dv = sum p dout_i
+      dsink_logit_h = - sum_i exp(sink_logit_h - lse_i) delta_i
+    Where keys are values their gradient is dk + dv.
+
+    Errors and limits are as in the forward.  The parts are attention_backward, x_sparse_backward
+    and x_combine_forward; dq of either set of keys is rounded to the dtype of q.  Bits: the same
+    every run.  No paged keys.
+
+    Example
+      outputs = fovea.experimental.compressed_backward(q, k, v, k_compressed, v_compressed, o, lse,
+          dout)
+      dq, dk, dv, dk_compressed, dv_compressed = outputs
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (b, t, g, d) as q
+      v: (b, t, g, e) as q
+      k_compressed: (b, u, g, d) as q: of t keys; any u with compressed_len
+      v_compressed: (b, u, g, e) as q
+      o: (b, s, h, e) as q or f32: of the forward
+      lse: (b, h, s) f32: of the forward
+      dout: (b, s, h, e) as o: the gradient of o
+
+    Outputs, new unless passed or False
+      dq: (b, s, h, d) as q
+      dk: (b, t, g, d) as q
+      dv: (b, t, g, e) as q
+      dk_compressed: (b, u, g, d) as q
+      dv_compressed: (b, u, g, e) as q
+
+    Outputs on request, by True or an array
+      dsink_logit: (h) f32: needs sink_logit
+
+    Optional inputs
+      sink_logit: (h) f32
+      query_len: (b) i32: rows in use
+      key_len: (b) i32: keys in use; with compressed_len
+      compressed_len: (b) i32: compressed keys in use
+      index: (b, s, keep) i32: of the forward; absent: it had no index_q
+      index_count: (b, s) i32: of the forward; absent: all
+
+    Numbers
+      compress_step: as in the forward, and so for the fields below
+      window: 0: 128
+      scale: 0: 1 / sqrt(d)
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_compressed_backward)
+    else:
+        call, inputs = _x_compressed_backward.begin(ctx_or_q, ctx, q, k, v, k_compressed,
+            v_compressed, o, lse, dout)
+        [q, k, v, k_compressed, v_compressed, o, lse, dout] = inputs
+    v_q = call.put("q", 8, q, 4)
+    v_k = call.put("k", 104, k, 4)
+    v_v = call.put("v", 200, v, 4)
+    v_k_compressed = call.put("k_compressed", 296, k_compressed, 4)
+    v_v_compressed = call.put("v_compressed", 392, v_compressed, 4)
+    v_sink_logit = None
+    if sink_logit is not None:
+        v_sink_logit = call.put("sink_logit", 488, sink_logit, 1)
+    if query_len is not None:
+        call.put("query_len", 584, query_len)
+    if key_len is not None:
+        call.put("key_len", 680, key_len)
+    if compressed_len is not None:
+        call.put("compressed_len", 776, compressed_len)
+    if index is not None:
+        call.put("index", 872, index)
+    if index_count is not None:
+        call.put("index_count", 968, index_count)
+    call.put("o", 1064, o)
+    call.put("lse", 1160, lse)
+    call.put("dout", 1256, dout)
+    dq = None if dq is False else call.out("dq", 1352, dq, v_q[2], v_q[1])
+    dk = None if dk is False else call.out("dk", 1448, dk, v_k[2], v_q[1])
+    dv = None if dv is False else call.out("dv", 1544, dv, v_v[2], v_q[1])
+    dk_compressed = None if dk_compressed is False else call.out("dk_compressed", 1640,
+        dk_compressed, v_k_compressed[2], v_q[1])
+    dv_compressed = None if dv_compressed is False else call.out("dv_compressed", 1736,
+        dv_compressed, v_v_compressed[2], v_q[1])
+    if dsink_logit is not None:
+        dsink_logit = None if dsink_logit is False else call.out("dsink_logit", 1832, dsink_logit,
+            lambda: call.twin("dsink_logit", "sink_logit", v_sink_logit), 1)
+    if compress_step:
+        call.scalar("q", 1928, compress_step, "compress_step")
+    if window:
+        call.scalar("q", 1936, window, "window")
+    if scale:
+        call.scalar("f", 1944, scale, "scale")
+    return call.run(dq, dk, dv, dk_compressed, dv_compressed, dsink_logit)
 
 
 def project_forward(ctx_or_x=None, /, x=None, weight=None, *, ctx=None, y=None, code=None,

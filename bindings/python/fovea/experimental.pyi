@@ -35,13 +35,14 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "combine_forward", "combine_backward", "compare_forward", "cache_step", "evict_forward",
            "select_token", "select_line", "select_heads", "indexed_forward", "pooled_forward",
            "probed_forward", "flex_forward", "nsa_forward", "nsa_backward", "infllm_forward",
-           "project_forward", "project_backward", "graph_append", "select_graph", "graph_forward",
-           "lsh_append", "select_lsh", "lsh_forward", "conv1d_forward", "conv1d_backward",
-           "gla_forward", "gla_backward", "delta_forward", "delta_backward", "gsa_forward",
-           "gsa_backward", "tpa_forward", "tpa_backward", "BetaMap", "CacheRule", "CompareMeasure",
-           "Conv1dActivation", "FeatureMap", "Gate", "GateMap", "NormGateAct", "NormGateNorm",
-           "Pool", "ProbeReduce", "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise",
-           "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
+           "compressed_forward", "compressed_backward", "project_forward", "project_backward",
+           "graph_append", "select_graph", "graph_forward", "lsh_append", "select_lsh",
+           "lsh_forward", "conv1d_forward", "conv1d_backward", "gla_forward", "gla_backward",
+           "delta_forward", "delta_backward", "gsa_forward", "gsa_backward", "tpa_forward",
+           "tpa_backward", "BetaMap", "CacheRule", "CompareMeasure", "Conv1dActivation",
+           "FeatureMap", "Gate", "GateMap", "NormGateAct", "NormGateNorm", "Pool", "ProbeReduce",
+           "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise", "SelectReduce",
+           "SelectRule", "SelectScope", "SelectScore"]
 
 class _kl_jensen_shannon_forward(TypedDict, total=False):
     query_start: Array | None
@@ -1801,6 +1802,127 @@ def infllm_forward(q: Array, q_far: Array, k: Array, k_window: Array, v: Array,
                    ctx: Context | None = ..., o: Output = ..., lse: Output = ...,
                    index: Output = ..., index_count: Output = ...,
                    **fields: Unpack[_infllm_forward]) -> Any: ...
+
+class _compressed_forward(TypedDict, total=False):
+    index_q: Array | None
+    index_k: Array | None
+    weight: Array | None
+    sink_logit: Array | None
+    query_len: Array | None
+    key_len: Array | None
+    compressed_len: Array | None
+    page_table: Array | None
+    keep: Int | None
+    key_max: Int
+    compress_step: Int
+    count: Int
+    window: Int
+    scale: Float
+    index_scale: Float
+
+@overload
+def compressed_forward(ctx: Context | None, q: A, k: Array, v: Array, k_compressed: Array,
+                       v_compressed: Array, *, o: Wanted | None = ..., lse: None = ...,
+                       index: None = ..., index_count: None = ...,
+                       **fields: Unpack[_compressed_forward]) -> A: ...
+@overload
+def compressed_forward(q: A, k: Array, v: Array, k_compressed: Array, v_compressed: Array, *,
+                       ctx: Context | None = ..., o: Wanted | None = ..., lse: None = ...,
+                       index: None = ..., index_count: None = ...,
+                       **fields: Unpack[_compressed_forward]) -> A: ...
+@overload
+def compressed_forward(ctx: Context | None, q: A, k: Array, v: Array, k_compressed: Array,
+                       v_compressed: Array, *, o: Wanted | None = ..., lse: Wanted,
+                       index: None = ..., index_count: None = ...,
+                       **fields: Unpack[_compressed_forward]) -> tuple[A, A]: ...
+@overload
+def compressed_forward(q: A, k: Array, v: Array, k_compressed: Array, v_compressed: Array, *,
+                       ctx: Context | None = ..., o: Wanted | None = ..., lse: Wanted,
+                       index: None = ..., index_count: None = ...,
+                       **fields: Unpack[_compressed_forward]) -> tuple[A, A]: ...
+@overload
+def compressed_forward(ctx: Context | None, q: A, k: Array, v: Array, k_compressed: Array,
+                       v_compressed: Array, *, o: Wanted | None = ..., lse: None = ...,
+                       index: Wanted, index_count: None = ...,
+                       **fields: Unpack[_compressed_forward]) -> tuple[A, Any]: ...
+@overload
+def compressed_forward(q: A, k: Array, v: Array, k_compressed: Array, v_compressed: Array, *,
+                       ctx: Context | None = ..., o: Wanted | None = ..., lse: None = ...,
+                       index: Wanted, index_count: None = ...,
+                       **fields: Unpack[_compressed_forward]) -> tuple[A, Any]: ...
+@overload
+def compressed_forward(ctx: Context | None, q: A, k: Array, v: Array, k_compressed: Array,
+                       v_compressed: Array, *, o: Wanted | None = ..., lse: None = ...,
+                       index: None = ..., index_count: Wanted,
+                       **fields: Unpack[_compressed_forward]) -> tuple[A, Any]: ...
+@overload
+def compressed_forward(q: A, k: Array, v: Array, k_compressed: Array, v_compressed: Array, *,
+                       ctx: Context | None = ..., o: Wanted | None = ..., lse: None = ...,
+                       index: None = ..., index_count: Wanted,
+                       **fields: Unpack[_compressed_forward]) -> tuple[A, Any]: ...
+@overload
+def compressed_forward(ctx: Context | None, q: Array, k: Array, v: Array, k_compressed: Array,
+                       v_compressed: Array, *, o: Output = ..., lse: Output = ...,
+                       index: Output = ..., index_count: Output = ...,
+                       **fields: Unpack[_compressed_forward]) -> Any: ...
+@overload
+def compressed_forward(q: Array, k: Array, v: Array, k_compressed: Array, v_compressed: Array, *,
+                       ctx: Context | None = ..., o: Output = ..., lse: Output = ...,
+                       index: Output = ..., index_count: Output = ...,
+                       **fields: Unpack[_compressed_forward]) -> Any: ...
+
+class _compressed_backward(TypedDict, total=False):
+    sink_logit: Array | None
+    query_len: Array | None
+    key_len: Array | None
+    compressed_len: Array | None
+    index: Array | None
+    index_count: Array | None
+    compress_step: Int
+    window: Int
+    scale: Float
+
+@overload
+def compressed_backward(ctx: Context | None, q: A, k: Array, v: Array, k_compressed: Array,
+                        v_compressed: Array, o: Array, lse: Array, dout: Array, *,
+                        dq: Wanted | None = ..., dk: Wanted | None = ..., dv: Wanted | None = ...,
+                        dk_compressed: Wanted | None = ..., dv_compressed: Wanted | None = ...,
+                        dsink_logit: None = ..., **fields: Unpack[_compressed_backward]) -> tuple[A,
+                        A, A, A, A]: ...
+@overload
+def compressed_backward(q: A, k: Array, v: Array, k_compressed: Array, v_compressed: Array,
+                        o: Array, lse: Array, dout: Array, *, ctx: Context | None = ...,
+                        dq: Wanted | None = ..., dk: Wanted | None = ..., dv: Wanted | None = ...,
+                        dk_compressed: Wanted | None = ..., dv_compressed: Wanted | None = ...,
+                        dsink_logit: None = ..., **fields: Unpack[_compressed_backward]) -> tuple[A,
+                        A, A, A, A]: ...
+@overload
+def compressed_backward(ctx: Context | None, q: A, k: Array, v: Array, k_compressed: Array,
+                        v_compressed: Array, o: Array, lse: Array, dout: Array, *,
+                        dq: Wanted | None = ..., dk: Wanted | None = ..., dv: Wanted | None = ...,
+                        dk_compressed: Wanted | None = ..., dv_compressed: Wanted | None = ...,
+                        dsink_logit: Wanted, **fields: Unpack[_compressed_backward]) -> tuple[A, A,
+                        A, A, A, A]: ...
+@overload
+def compressed_backward(q: A, k: Array, v: Array, k_compressed: Array, v_compressed: Array,
+                        o: Array, lse: Array, dout: Array, *, ctx: Context | None = ...,
+                        dq: Wanted | None = ..., dk: Wanted | None = ..., dv: Wanted | None = ...,
+                        dk_compressed: Wanted | None = ..., dv_compressed: Wanted | None = ...,
+                        dsink_logit: Wanted, **fields: Unpack[_compressed_backward]) -> tuple[A, A,
+                        A, A, A, A]: ...
+@overload
+def compressed_backward(ctx: Context | None, q: Array, k: Array, v: Array, k_compressed: Array,
+                        v_compressed: Array, o: Array, lse: Array, dout: Array, *, dq: Output = ...,
+                        dk: Output = ..., dv: Output = ..., dk_compressed: Output = ...,
+                        dv_compressed: Output = ..., dsink_logit: Output = ...,
+                        **fields: Unpack[_compressed_backward]) -> Any: ...
+@overload
+def compressed_backward(q: Array, k: Array, v: Array, k_compressed: Array, v_compressed: Array,
+                        o: Array, lse: Array, dout: Array, *, ctx: Context | None = ...,
+                        dq: Output = ..., dk: Output = ..., dv: Output = ...,
+                        dk_compressed: Output = ..., dv_compressed: Output = ...,
+                        dsink_logit: Output = ...,
+                        **fields: Unpack[_compressed_backward]) -> Any: ...
 
 class _project_forward(TypedDict, total=False):
     bias: Array | None

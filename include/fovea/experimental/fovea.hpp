@@ -5,6 +5,7 @@
 #define FOVEA_EXPERIMENTAL_FOVEA_HPP
 
 #include "../fovea.hpp"
+#include "compressed.h"
 #include "evict.h"
 #include "flex.h"
 #include "graph.h"
@@ -62,6 +63,8 @@
   X(x_nsa_forward) \
   X(x_nsa_backward) \
   X(x_infllm_forward) \
+  X(x_compressed_forward) \
+  X(x_compressed_backward) \
   X(x_project_forward) \
   X(x_project_backward) \
   X(x_graph_append) \

@@ -47,15 +47,6 @@ Memory read_memory(const Params& p) {
   return a;
 }
 
-// Entry n of the first axis.
-fovea_tensor entry(const fovea_tensor& x, int64_t n) {
-  fovea_tensor y = from(x, 0, n);
-  --y.ndim;
-  std::copy(x.shape + 1, x.shape + FOVEA_MAX_DIMS, y.shape);
-  std::copy(x.stride + 1, x.stride + FOVEA_MAX_DIMS, y.stride);
-  return y;
-}
-
 // x (b, entries) or (b) as the list of n list rows of one list head; without them x may be empty.
 fovea_tensor as_list(const fovea_tensor& x, int64_t b, int64_t heads, int64_t n) {
   fovea_tensor y = x;

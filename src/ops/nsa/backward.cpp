@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "core/block_positions.h"
 #include "ops/nsa/blocks.h"
-#include "ops/nsa/positions.h"
 
 namespace fovea {
 namespace {
@@ -86,16 +86,16 @@ struct Branches {
 }
 
 [[gnu::noinline]] fovea_tensor positions(Program& program, const Params& p, const Blocks& a) {
-  NsaPositions part{};
+  BlockPositions part{};
   part.b = p.q.shape[0], part.s = p.q.shape[2] ? p.q.shape[1] : 0, part.each = a.each,
-  part.step = a.step;
+  part.step = a.step, part.op = kOp;
   Sequences& q = part.sequences;
   q.query_len = int_vector(p.query_len), q.key_len = int_vector(p.key_len);
   q.s = q.query_max = part.s, q.capacity = q.key_max = a.keys, q.count = part.b;
   const fovea_tensor position = program.array(FOVEA_I32, {part.b, part.s});
   part.position = view_of<2>(position);
-  program.run(choose("x_nsa_positions", program.context(), part, nsa_positions_host,
-                     FOVEA_CUDA_KERNELS(nsa_positions_simt)));
+  program.run(choose("x_nsa_positions", program.context(), part, block_positions_host,
+                     FOVEA_CUDA_KERNELS(block_positions_simt)));
   return spread(position, p.lse_compressed, {position.stride[0], 0, position.stride[1], 0});
 }
 

@@ -1480,6 +1480,63 @@ struct XInfllmForwardParams
     block_keys::Int32
 end
 
+# fovea_x_compressed_forward_params
+struct XCompressedForwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    k_compressed::Tensor
+    v_compressed::Tensor
+    o::Tensor
+    lse::Tensor
+    index_q::Tensor
+    index_k::Tensor
+    weight::Tensor
+    sink_logit::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    compressed_len::Tensor
+    page_table::Tensor
+    index::Tensor
+    index_count::Tensor
+    key_max::Int64
+    compress_step::Int64
+    count::Int64
+    window::Int64
+    scale::Float32
+    index_scale::Float32
+end
+
+# fovea_x_compressed_backward_params
+struct XCompressedBackwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    k_compressed::Tensor
+    v_compressed::Tensor
+    sink_logit::Tensor
+    query_len::Tensor
+    key_len::Tensor
+    compressed_len::Tensor
+    index::Tensor
+    index_count::Tensor
+    o::Tensor
+    lse::Tensor
+    dout::Tensor
+    dq::Tensor
+    dk::Tensor
+    dv::Tensor
+    dk_compressed::Tensor
+    dv_compressed::Tensor
+    dsink_logit::Tensor
+    compress_step::Int64
+    window::Int64
+    scale::Float32
+    reserved::Int32
+end
+
 # fovea_x_project_forward_params
 struct XProjectForwardParams
     struct_size::Csize_t
@@ -2621,6 +2678,22 @@ fovea_x_infllm_forward_workspace(ctx, params, bytes) =
 const _fovea_x_infllm_forward = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_infllm_forward(ctx, params) =
     ccall(symbol(_fovea_x_infllm_forward, :fovea_x_infllm_forward), Int32, (Ptr{Cvoid}, Ref{XInfllmForwardParams}), ctx, params)
+
+const _fovea_x_compressed_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_compressed_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_compressed_forward_workspace, :fovea_x_compressed_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XCompressedForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_compressed_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_compressed_forward(ctx, params) =
+    ccall(symbol(_fovea_x_compressed_forward, :fovea_x_compressed_forward), Int32, (Ptr{Cvoid}, Ref{XCompressedForwardParams}), ctx, params)
+
+const _fovea_x_compressed_backward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_compressed_backward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_compressed_backward_workspace, :fovea_x_compressed_backward_workspace), Int32, (Ptr{Cvoid}, Ref{XCompressedBackwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_compressed_backward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_compressed_backward(ctx, params) =
+    ccall(symbol(_fovea_x_compressed_backward, :fovea_x_compressed_backward), Int32, (Ptr{Cvoid}, Ref{XCompressedBackwardParams}), ctx, params)
 
 const _fovea_x_project_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_project_forward_workspace(ctx, params, bytes) =

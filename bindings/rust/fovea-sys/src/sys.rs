@@ -2210,6 +2210,93 @@ c_struct! {
 
 c_struct! {
     /// ```text
+    /// Attention of q over a window of k and v and over compressed keys; prefill and decode, contiguous
+    /// and paged caches.
+    ///
+    /// Rows past query_len are neither read nor written.  Keys past key_len and compressed keys past
+    /// compressed_len are not read.  A row that sees no key gives o = 0 and lse = -inf, or sink_logit.
+    ///
+    /// Errors name this operation, then the part that refuses, with that part's names of fields.  The
+    /// parts are attention_forward over the window, x_select_token and x_sparse_forward over the
+    /// compressed keys, or attention_forward over all of them, and merge_forward.  Limits are theirs.
+    /// Where lists have room for every compressed key, attention_forward takes all and needs no list.
+    /// o of a part is rounded to the dtype of o.  Workspace: theirs, o of two parts, and the lists that
+    /// no output holds.
+    /// Source: the report of DeepSeek-V4, sections 2.3.1 and 2.3.2.
+    /// ```
+    fovea_x_compressed_forward_params: 1680 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_compressed_forward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(rows, t, g, d) or paged (pool, page, g, d)` as q";
+    v: fovea_tensor = 200, "`(rows, t, g, e) or paged (pool, page, g, e)` as q: may be a view of k";
+    k_compressed: fovea_tensor = 296, "`(b, u, g, d)` as q: more than there are is fine; fewer with compressed_len alone";
+    v_compressed: fovea_tensor = 392, "`(b, u, g, e)` as q: may be a view of k_compressed";
+    o: fovea_tensor = 488, "`(b, s, h, e)` as q or f32";
+    lse: fovea_tensor = 584, "`(b, h, s)` f32: natural log of each row's sum";
+    index_q: fovea_tensor = 680, "`(b, s, index_heads, index_width)` f32 f16 bf16: with index_k; absent: every compressed key";
+    index_k: fovea_tensor = 776, "`(b, u, index_keys, index_width)` f32 f16 bf16";
+    weight: fovea_tensor = 872, "`(b, s, index_heads)` f32: needs index_q; absent: 1";
+    sink_logit: fovea_tensor = 968, "`(h)` f32: a learned term of the denominator";
+    query_len: fovea_tensor = 1064, "`(r)` i32: rows in use";
+    key_len: fovea_tensor = 1160, "`(r)` i32: keys in use; with compressed_len";
+    compressed_len: fovea_tensor = 1256, "`(r)` i32: compressed keys in use: floor(key_len / compress_step), or fewer";
+    page_table: fovea_tensor = 1352, "`(rows, pages)` i32: pool page of each page of k and v; -1: absent";
+    index: fovea_tensor = 1448, "`(b, s, keep)` i32: the compressed keys of each row, as x_select_token writes them; with index_q; those past `keep` are cut";
+    index_count: fovea_tensor = 1544, "`(b, s)` i32: keys wanted; with index";
+    key_max: i64 = 1640, "longest sequence of keys; 0: t, or pages * page";
+    compress_step: i64 = 1648, "keys of a compressed key, 1 .. 65536; 0: 4";
+    count: i64 = 1656, "compressed keys of a list; 0: 512";
+    window: i64 = 1664, "keys of the window, the row's own counted; 0: 128";
+    scale: f32 = 1672, r"of attention's scores, \> 0; 0: 1 / sqrt(d)";
+    index_scale: f32 = 1676, r"of the index's, \> 0; 0: 1 / sqrt(index_width)";
+}
+
+c_struct! {
+    /// ```text
+    /// Gradients of x_compressed_forward from dout, o and lse, under the forward's lists.  The fields
+    /// it shares say what the forward was.  Each output is optional: absent = not computed.  Every
+    /// element of an output is written: rows and keys past their lengths get 0.  The index has no
+    /// gradient here.
+    ///   delta_i = <dout_i, o_i>,  p = exp(x - lse_i) of each key that row i sees
+    ///   ds = p (<dout_i, v> - delta_i)
+    ///   dq_i = scale sum ds k,  dk = scale sum ds q_i,  dv = sum p dout_i
+    ///   dsink_logit_h = - sum_i exp(sink_logit_h - lse_i) delta_i
+    /// Where keys are values their gradient is dk + dv.
+    ///
+    /// Errors and limits are as in the forward.  The parts are attention_backward, x_sparse_backward
+    /// and x_combine_forward; dq of either set of keys is rounded to the dtype of q.  Bits: the same
+    /// every run.  No paged keys.
+    /// ```
+    fovea_x_compressed_backward_params: 1952 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_compressed_backward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(b, t, g, d)` as q";
+    v: fovea_tensor = 200, "`(b, t, g, e)` as q";
+    k_compressed: fovea_tensor = 296, "`(b, u, g, d)` as q: of t keys; any u with compressed_len";
+    v_compressed: fovea_tensor = 392, "`(b, u, g, e)` as q";
+    sink_logit: fovea_tensor = 488, "`(h)` f32";
+    query_len: fovea_tensor = 584, "`(b)` i32: rows in use";
+    key_len: fovea_tensor = 680, "`(b)` i32: keys in use; with compressed_len";
+    compressed_len: fovea_tensor = 776, "`(b)` i32: compressed keys in use";
+    index: fovea_tensor = 872, "`(b, s, keep)` i32: of the forward; absent: it had no index_q";
+    index_count: fovea_tensor = 968, "`(b, s)` i32: of the forward; absent: all";
+    o: fovea_tensor = 1064, "`(b, s, h, e)` as q or f32: of the forward";
+    lse: fovea_tensor = 1160, "`(b, h, s)` f32: of the forward";
+    dout: fovea_tensor = 1256, "`(b, s, h, e)` as o: the gradient of o";
+    dq: fovea_tensor = 1352, "`(b, s, h, d)` as q";
+    dk: fovea_tensor = 1448, "`(b, t, g, d)` as q";
+    dv: fovea_tensor = 1544, "`(b, t, g, e)` as q";
+    dk_compressed: fovea_tensor = 1640, "`(b, u, g, d)` as q";
+    dv_compressed: fovea_tensor = 1736, "`(b, u, g, e)` as q";
+    dsink_logit: fovea_tensor = 1832, "`(h)` f32: needs sink_logit";
+    compress_step: i64 = 1928, "as in the forward, and so for the fields below";
+    window: i64 = 1936, "0: 128";
+    scale: f32 = 1944, "0: 1 / sqrt(d)";
+    reserved: i32 = 1948, "0";
+}
+
+c_struct! {
+    /// ```text
     /// A row of each head through the layers that are given:
     ///
     ///   y = act(act(x weight + bias) weight2 + bias2) weight3 + bias3
@@ -3496,6 +3583,8 @@ functions! {
         x_nsa_forward: fovea_x_nsa_forward_params, fovea_x_nsa_forward, fovea_x_nsa_forward_workspace;
         x_nsa_backward: fovea_x_nsa_backward_params, fovea_x_nsa_backward, fovea_x_nsa_backward_workspace;
         x_infllm_forward: fovea_x_infllm_forward_params, fovea_x_infllm_forward, fovea_x_infllm_forward_workspace;
+        x_compressed_forward: fovea_x_compressed_forward_params, fovea_x_compressed_forward, fovea_x_compressed_forward_workspace;
+        x_compressed_backward: fovea_x_compressed_backward_params, fovea_x_compressed_backward, fovea_x_compressed_backward_workspace;
         x_project_forward: fovea_x_project_forward_params, fovea_x_project_forward, fovea_x_project_forward_workspace;
         x_project_backward: fovea_x_project_backward_params, fovea_x_project_backward, fovea_x_project_backward_workspace;
         x_graph_append: fovea_x_graph_append_params, fovea_x_graph_append, fovea_x_graph_append_workspace;

@@ -1691,6 +1691,98 @@ op! {
 
 op! {
     /// ```text
+    /// Attention of q over a window of k and v and over compressed keys; prefill and decode, contiguous
+    /// and paged caches.
+    ///
+    /// Rows past query_len are neither read nor written.  Keys past key_len and compressed keys past
+    /// compressed_len are not read.  A row that sees no key gives o = 0 and lse = -inf, or sink_logit.
+    ///
+    /// Errors name this operation, then the part that refuses, with that part's names of fields.  The
+    /// parts are attention_forward over the window, x_select_token and x_sparse_forward over the
+    /// compressed keys, or attention_forward over all of them, and merge_forward.  Limits are theirs.
+    /// Where lists have room for every compressed key, attention_forward takes all and needs no list.
+    /// o of a part is rounded to the dtype of o.  Workspace: theirs, o of two parts, and the lists that
+    /// no output holds.
+    /// Source: the report of DeepSeek-V4, sections 2.3.1 and 2.3.2.
+    /// ```
+    XCompressedForward(x_compressed_forward: fovea_x_compressed_forward_params, fovea_x_compressed_forward, fovea_x_compressed_forward_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(rows, t, g, d) or paged (pool, page, g, d)` as q";
+        v set_v: in, "`(rows, t, g, e) or paged (pool, page, g, e)` as q: may be a view of k";
+        k_compressed set_k_compressed: in, "`(b, u, g, d)` as q: more than there are is fine; fewer with compressed_len alone";
+        v_compressed set_v_compressed: in, "`(b, u, g, e)` as q: may be a view of k_compressed";
+        o set_o: out, "`(b, s, h, e)` as q or f32";
+    }
+    may {
+        lse set_lse: out, "`(b, h, s)` f32: natural log of each row's sum";
+        index_q set_index_q: in, "`(b, s, index_heads, index_width)` f32 f16 bf16: with index_k; absent: every compressed key";
+        index_k set_index_k: in, "`(b, u, index_keys, index_width)` f32 f16 bf16";
+        weight set_weight: in, "`(b, s, index_heads)` f32: needs index_q; absent: 1";
+        sink_logit set_sink_logit: in, "`(h)` f32: a learned term of the denominator";
+        query_len set_query_len: in, "`(r)` i32: rows in use";
+        key_len set_key_len: in, "`(r)` i32: keys in use; with compressed_len";
+        compressed_len set_compressed_len: in, "`(r)` i32: compressed keys in use: floor(key_len / compress_step), or fewer";
+        page_table set_page_table: in, "`(rows, pages)` i32: pool page of each page of k and v; -1: absent";
+        index set_index: out, "`(b, s, keep)` i32: the compressed keys of each row, as x_select_token writes them; with index_q; those past `keep` are cut";
+        index_count set_index_count: out, "`(b, s)` i32: keys wanted; with index";
+        key_max set_key_max: i64, "longest sequence of keys; 0: t, or pages * page";
+        compress_step set_compress_step: i64, "keys of a compressed key, 1 .. 65536; 0: 4";
+        count set_count: i64, "compressed keys of a list; 0: 512";
+        window set_window: i64, "keys of the window, the row's own counted; 0: 128";
+        scale set_scale: f32, r"of attention's scores, \> 0; 0: 1 / sqrt(d)";
+        index_scale set_index_scale: f32, r"of the index's, \> 0; 0: 1 / sqrt(index_width)";
+    }
+}
+
+op! {
+    /// ```text
+    /// Gradients of x_compressed_forward from dout, o and lse, under the forward's lists.  The fields
+    /// it shares say what the forward was.  Each output is optional: absent = not computed.  Every
+    /// element of an output is written: rows and keys past their lengths get 0.  The index has no
+    /// gradient here.
+    ///   delta_i = <dout_i, o_i>,  p = exp(x - lse_i) of each key that row i sees
+    ///   ds = p (<dout_i, v> - delta_i)
+    ///   dq_i = scale sum ds k,  dk = scale sum ds q_i,  dv = sum p dout_i
+    ///   dsink_logit_h = - sum_i exp(sink_logit_h - lse_i) delta_i
+    /// Where keys are values their gradient is dk + dv.
+    ///
+    /// Errors and limits are as in the forward.  The parts are attention_backward, x_sparse_backward
+    /// and x_combine_forward; dq of either set of keys is rounded to the dtype of q.  Bits: the same
+    /// every run.  No paged keys.
+    /// ```
+    XCompressedBackward(x_compressed_backward: fovea_x_compressed_backward_params, fovea_x_compressed_backward, fovea_x_compressed_backward_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(b, t, g, d)` as q";
+        v set_v: in, "`(b, t, g, e)` as q";
+        k_compressed set_k_compressed: in, "`(b, u, g, d)` as q: of t keys; any u with compressed_len";
+        v_compressed set_v_compressed: in, "`(b, u, g, e)` as q";
+        o set_o: in, "`(b, s, h, e)` as q or f32: of the forward";
+        lse set_lse: in, "`(b, h, s)` f32: of the forward";
+        dout set_dout: in, "`(b, s, h, e)` as o: the gradient of o";
+    }
+    may {
+        sink_logit set_sink_logit: in, "`(h)` f32";
+        query_len set_query_len: in, "`(b)` i32: rows in use";
+        key_len set_key_len: in, "`(b)` i32: keys in use; with compressed_len";
+        compressed_len set_compressed_len: in, "`(b)` i32: compressed keys in use";
+        index set_index: in, "`(b, s, keep)` i32: of the forward; absent: it had no index_q";
+        index_count set_index_count: in, "`(b, s)` i32: of the forward; absent: all";
+        dq set_dq: out, "`(b, s, h, d)` as q";
+        dk set_dk: out, "`(b, t, g, d)` as q";
+        dv set_dv: out, "`(b, t, g, e)` as q";
+        dk_compressed set_dk_compressed: out, "`(b, u, g, d)` as q";
+        dv_compressed set_dv_compressed: out, "`(b, u, g, e)` as q";
+        dsink_logit set_dsink_logit: out, "`(h)` f32: needs sink_logit";
+        compress_step set_compress_step: i64, "as in the forward, and so for the fields below";
+        window set_window: i64, "0: 128";
+        scale set_scale: f32, "0: 1 / sqrt(d)";
+    }
+}
+
+op! {
+    /// ```text
     /// A row of each head through the layers that are given:
     ///
     ///   y = act(act(x weight + bias) weight2 + bias2) weight3 + bias3

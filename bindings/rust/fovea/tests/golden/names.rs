@@ -56,6 +56,8 @@ names! {
         x_nsa_forward
         x_nsa_backward
         x_infllm_forward
+        x_compressed_forward
+        x_compressed_backward
         x_project_forward
         x_project_backward
         x_graph_append

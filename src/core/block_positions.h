@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The last compressed key that each row sees, as a position among compressed keys: attention's
+// The last key of a block of tokens that each row sees, as a position among such keys: attention's
 // backward has no key_step.
 #pragma once
 #include "core/attend.h"
@@ -7,10 +7,12 @@
 
 namespace fovea {
 
-struct NsaPositions {
+struct BlockPositions {
   Sequences sequences;
   View<2> position;  // (b, s)
-  int64_t b, s, each, step;
+  int64_t b, s;
+  int64_t each, step;  // tokens of a block, and from one to the next
+  const char* op;
 
   // Of row i of a sequence; -1: it sees none.
   FOVEA_HD int32_t at(const Sequence& q, int64_t i) const {
@@ -19,9 +21,9 @@ struct NsaPositions {
   }
 };
 
-extern const Kernel<NsaPositions> nsa_positions_host;
+extern const Kernel<BlockPositions> block_positions_host;
 
 // CUDA builds only.
-extern const Kernel<NsaPositions> nsa_positions_simt;
+extern const Kernel<BlockPositions> block_positions_simt;
 
 }  // namespace fovea

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Positions of rows among compressed keys on the CPU: an item is a batch.
+// Positions of rows among keys of blocks on the CPU: an item is a batch.
+#include "core/block_positions.h"
+
 #include "host/sweep.h"
-#include "ops/nsa/positions.h"
 
 namespace fovea {
 namespace {
 
 class Run {
  public:
-  Run(const NsaPositions& a, void*) : a_(a) {}
+  Run(const BlockPositions& a, void*) : a_(a) {}
   void run(Context& ctx) const {
     const double cost = static_cast<double>(a_.b) * static_cast<double>(a_.s);
     host::pool(ctx).run(a_.s ? a_.b : 0, cost, [&](int64_t batch, int32_t) {
@@ -18,13 +19,13 @@ class Run {
   }
 
  private:
-  const NsaPositions& a_;
+  const BlockPositions& a_;
 };
 
 }  // namespace
 
-extern const Kernel<NsaPositions> nsa_positions_host = {
-    "", [](const Context&, const NsaPositions& a, Plan& plan) {
+extern const Kernel<BlockPositions> block_positions_host = {
+    "", [](const Context&, const BlockPositions& a, Plan& plan) {
       host::host_plan<Run>(plan, a, Text());
       return Text();
     }};
