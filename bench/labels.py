@@ -17,6 +17,7 @@ FAMILIES = {  # what is as usual and therefore no part of a label
     "trace": "key blocks of 64 chosen by bisection, and attention over them",
     "sparse": "lists of key blocks, and what chooses them: bf16, D128, 16 heads unless a row says otherwise",
     "linear": "linear attention and its companions: bf16, batch 1, rates in TB/s of the bytes that must move",
+    "project": "the products of compact attention: bf16, 128 heads unless a row says otherwise",
     "own": "fovea beside fovea without the feature, or beside a bound of other work",
     "own-sparse": "lists and methods beside our own dense attention over the same keys: bf16, D128",
 }
@@ -29,6 +30,7 @@ TITLES = {
     "trace": "trace_forward",
     "sparse": "attention over lists",
     "linear": "linear attention",
+    "project": "products of heads",
     "own": "beside itself: what features cost",
     "own-sparse": "lists and methods beside itself",
 }
@@ -45,6 +47,7 @@ PEERS = {
     "triton, the same selection and attention": "the same in Triton",
     "torch._scaled_mm, equal work": "e4m3 matrix products of as many flops",
     "fla": "fla",
+    "torch bmm": "PyTorch's bmm",
     "torch conv1d, silu": "conv1d and silu of PyTorch",
     "torch rms_norm, silu": "rms_norm and silu of PyTorch",
     "vLLM": "vLLM's Triton kernels",
@@ -64,6 +67,7 @@ OPERATIONS = {
     "x_gla": "gated linear attention",
     "x_delta": "delta rule",
     "x_gsa": "gated slot attention",
+    "x_project": "products of heads",
     "x_tpa": "tensor product attention",
     "x_multi_token": "multi-token",
     "x_kl_jensen_shannon": "other divergences",
@@ -77,7 +81,7 @@ OPERATIONS = {
     "x_probe": "probe and choice",
     **{operation: "methods" for operation in ("x_pooled", "x_indexed", "x_probed", "x_nsa", "x_compressed")},
 }
-SPARSE = "x_sparse", "x_select", "x_p", "x_indexed", "x_nsa", "x_compressed"
+SPARSE = "x_sparse", "x_select", "x_po", "x_prob", "x_indexed", "x_nsa", "x_compressed"
 TOKENS = (  # of a case's name, in the order in which a label says them
     (r"Jensen-Shannon|pool|indexer|gather", "{0}"),
     (r"d(\d+)", "D{1}"),
@@ -105,6 +109,7 @@ TOKENS = (  # of a case's name, in the order in which a label says them
     (r"f(\d{4,})", "{1} channels"),
     (r"taps(\d+)", "{1} taps"),
     (r"fox|retention|simplegla|gdn|kda|gla|delta|rwkv6|rwkv7|mamba2|gsa", "{0}"),
+    (r"absorb|out|expand", "{0}"),
     (r"on(\d+)", "on {1} heads of v"),
     (r"m(\d+)", "{1} slots"),
     (r"lengths", "lengths given"),
@@ -186,7 +191,7 @@ def words(row):
     elif operation.startswith(SPARSE):
         family = "sparse"
     else:
-        known = {"x_multi_token": "conv", "conv_attention": "conv"}
+        known = {"x_multi_token": "conv", "conv_attention": "conv", "x_project": "project"}
         known |= dict.fromkeys(("x_conv1d", "x_norm_gate", "x_gla", "x_delta", "x_gsa"), "linear")
         family = known.get(operation, "kl" if operation.startswith("x_kl") else operation)
     length = next((t[1:] for t in tokens if re.fullmatch(r"[nt]\d+k?", t)), "8k")

@@ -15,6 +15,7 @@ from . import (
     linear,
     methods,
     peers,
+    project,
     quant,
     select,
     sparse,
@@ -37,6 +38,7 @@ FAMILIES = (
     linear,
     methods,
     peers,
+    project,
     tpa,
 )
 

@@ -74,10 +74,31 @@ const std::vector<std::string> kHeads = {"g=1 h=1 maps=1", "g=3 h=3 maps=3", "g=
 const std::vector<std::string> kRope = {"", "cos sin half=2",
                                         "cos sin half=1 rope_begin=1 rope_interleaved=1 position"};
 
+// Tensor cores: tiles of 32 or 128 rows and of 128 columns, one that is cut on each side; terms of
+// several heads; what a tile's sums go through; layouts of whole pieces.
+void named(Table& cases, const std::string& kernel, const std::string& type,
+           const std::string& outputs) {
+  for (const char* words :
+       {"g=8 h=8 maps=8 d=128 inner=264 s=70 b=2", "g=2 h=2 maps=2 d=512 inner=128 s=5 b=1",
+        "g=6 h=2 maps=6 d=72 inner=40 s=33 b=2", "g=6 h=2 maps=1 d=8 inner=8 s=1 b=1",
+        "g=1 h=3 maps=3 d=264 inner=64 s=300 b=1", "g=1 h=1 maps=1 d=1032 inner=520 s=21 b=3",
+        "g=4 h=4 maps=2 d=40 inner=48 s=131 b=1 head_first",
+        "g=2 h=4 maps=4 d=64 inner=136 s=9 b=4 bias", "g=4 h=2 maps=2 d=24 inner=16 s=40 bias:f32"})
+    cases.kernel(type.c_str(), {outputs + " x:" + type + " " + words}, kernel.c_str());
+}
+
 std::vector<harness::Case> forwards() {
-  return Table("x_project_forward", forward)
-      .shape(shape<fovea_x_project_forward_params>)
-      .contents(contents)
+  Table cases("x_project_forward", forward);
+  cases.shape(shape<fovea_x_project_forward_params>).contents(contents);
+  for (const std::string type : {"bf16", "f16"}) {
+    const std::string kernel = "x_project_forward.cuda.sm80." + type;
+    for (const char* outputs : {"y", "y y:f32"}) named(cases, kernel, type, outputs);
+    for (const char* words :
+         {"y norm_weight bias bias:f32 inner=64 d=72 s=40 cos sin half=8 rope_begin=16 position",
+          "y code inner=104 d=40 s=9 g=4 h=2 maps=4", "y cos sin half=4 inner=8 d=512 s=140 h=1"})
+      cases.kernel(type.c_str(), {std::string("x:") + type + " " + words}, kernel.c_str());
+  }
+  return cases
       .sweep({kTypes,
               kHeads,
               {"inner=4", "inner=67 bias", "inner=24 bias bias:f32",
@@ -118,9 +139,12 @@ constexpr const char* kAll = " dx dweight dbias bias";
 
 std::vector<harness::Case> backwards() {
   const std::string all = kAll;
-  return Table("x_project_backward", backward)
-      .shape(shape<fovea_x_project_backward_params>)
-      .contents(contents)
+  Table cases("x_project_backward", backward);
+  cases.shape(shape<fovea_x_project_backward_params>).contents(contents);
+  for (const std::string type : {"bf16", "f16"})
+    for (const char* outputs : {"dx dweight", "dx dweight dbias bias"})
+      named(cases, "x_project_backward.cuda.sm80." + type, type, outputs);
+  return cases
       .sweep({kTypes,
               kHeads,
               {"inner=4" + all, "inner=67 dx", "inner=24 bias:f32" + all,

@@ -10,8 +10,7 @@
 // project_finish: a warp owns a row.
 #include "core/dtype.h"
 #include "cuda/block/reduce.cuh"
-#include "cuda/launch.h"
-#include "ops/project/steps.h"
+#include "ops/project/project.cuh"
 
 namespace fovea {
 namespace cuda {
@@ -142,59 +141,42 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-struct Enqueue {
-  Context& ctx;
-  const Project& a;
-  const char* op;
-  bool backward;
-  ProjectRooms rooms;
-  float* parts;
-
-  void product(const ProjectProduct& p) const {
-    const int64_t tiles = p.z * ceil_div(p.m, kTile) * ceil_div(p.n, kTile);
-    const int64_t work = tiles * p.parts;
-    launch<product_kernel>(ctx, op, work, kThreads, 0, p, parts, work);
-    if (p.parts == 1) return;
-    const int64_t elements = p.z * p.m * p.n;
-    launch<add_kernel>(ctx, op, ceil_div(elements, kThreads), kThreads, 0, p,
-                       static_cast<const float*>(parts), elements);
-  }
-  void finish(int64_t first, int64_t count) const {
-    const int64_t work = count * a.h, blocks = ceil_div(work, kThreads / 32);
-    if (backward)
-      launch<finish_kernel<true>>(ctx, op, blocks, kThreads, 0, a, rooms.z, rooms.t, first, work);
-    else
-      launch<finish_kernel<false>>(ctx, op, blocks, kThreads, 0, a, rooms.z, rooms.t, first, work);
-  }
-};
-
 }  // namespace
+
+void project_add_parts(Context& ctx, const char* op, const ProjectProduct& p, const float* parts) {
+  const int64_t elements = p.z * p.m * p.n;
+  if (p.parts > 1)
+    launch<add_kernel>(ctx, op, ceil_div(elements, kThreads), kThreads, 0, p, parts, elements);
+}
+
+void project_product(Context& ctx, const char* op, const ProjectProduct& p, float* parts) {
+  const int64_t work = p.z * ceil_div(p.m, kTile) * ceil_div(p.n, kTile) * p.parts;
+  launch<product_kernel>(ctx, op, work, kThreads, 0, p, parts, work);
+  project_add_parts(ctx, op, p, parts);
+}
+
+void project_finish_rows(Context& ctx, const char* op, const Project& a, bool backward,
+                         const ProjectRooms& rooms, int64_t first, int64_t count) {
+  const int64_t work = count * a.h, blocks = ceil_div(work, kThreads / 32);
+  if (backward)
+    launch<finish_kernel<true>>(ctx, op, blocks, kThreads, 0, a, rooms.z, rooms.t, first, work);
+  else
+    launch<finish_kernel<false>>(ctx, op, blocks, kThreads, 0, a, rooms.z, rooms.t, first, work);
+}
+
 }  // namespace cuda
 
 namespace {
 
-Text offer(const Project& a, bool backward, Plan& plan) {
-  plan.kernel += Text(".") + dtype_name(a.dtype);
-  const ProjectLayout layout = project_layout(a, backward, plan.workspace);
-  plan.launch = [=](Context& ctx, void* base) {
-    if (project_idle(a, backward)) return;
-    cuda::Enqueue run{ctx,
-                      a,
-                      backward ? "x_project_backward" : "x_project_forward",
-                      backward,
-                      layout.at(base),
-                      layout.parts.at(base)};
-    ProjectSteps(a, backward, run.rooms).each(run);
-  };
+template <bool Backward>
+Text offer(const Context&, const Project& a, Plan& plan) {
+  cuda::project_offer<cuda::project_product>(a, Backward, plan);
   return "";
 }
 
 }  // namespace
 
-extern const Kernel<Project> project_forward_simt = {
-    "simt", [](const Context&, const Project& a, Plan& plan) { return offer(a, false, plan); }};
-
-extern const Kernel<Project> project_backward_simt = {
-    "simt", [](const Context&, const Project& a, Plan& plan) { return offer(a, true, plan); }};
+extern const Kernel<Project> project_forward_simt = {"simt", offer<false>};
+extern const Kernel<Project> project_backward_simt = {"simt", offer<true>};
 
 }  // namespace fovea

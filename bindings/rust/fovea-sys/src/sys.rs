@@ -2321,8 +2321,9 @@ c_struct! {
     ///   bits = 0  bit c % 32 of word c / 32, and 0 past the last column; words = ceil(f / 32)
     ///   bits > 0  word l is the sum of 2^t over the positive columns l bits + t; f = bits words
     ///
-    /// Limits: none on widths.  Every valid call has one kernel a backend, in f32 FMA.  Hidden layers
-    /// are in the workspace, a part of the rows at a time: 32 MiB, or one row.
+    /// Limits: none on widths.  CUDA has one layer of f16 or bf16 whose widths are multiples of 8 on
+    /// tensor cores, every other call in f32 FMA.  Hidden layers are in the workspace, a part of the
+    /// rows at a time: 32 MiB, or one row.
     /// Sources: DeepSeek-V2 (2405.04434), MFA (2412.19255), Loki (2406.02542), SeerAttention
     /// (2410.13276), NSA (2502.11089), MagicPIG (2410.16179), HashAttention (2412.14468).
     /// ```

@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+// x_project on tensor cores: one layer of f16 or bf16 rows, sums in f32.
+//   C = A B, z times; steps.h has the formulas that it serves
+// A block owns a part of the sums of a tile of Rows x 128 elements of C.  Its eight warps own 64 x
+// 32 elements each, or 32 x 16 where Rows is 32.  A step has 64 terms. Each operand lies in shared
+// memory as it lies in memory, so that copies are whole pieces:
+//   A  [row][term], or [term][row] of a gradient of weights
+//   B  [term][column], or [column][term] of a gradient of x
+//
+// Shared memory: three stages of A and B, swizzled; then a tile of sums that a bias, a slope or an
+// addition changes.
+// Barriers: one __syncthreads() a step.  All threads arrive with their copies of the step landed.
+// Behind it the step may be read, and the stage before it may be written.
+#include "core/pieces.h"
+#include "core/reasons.h"
+#include "cuda/tile/copy.cuh"
+#include "cuda/tile/mma_sm80.cuh"
+#include "ops/project/project.cuh"
+
+namespace fovea {
+namespace cuda {
+namespace {
+
+constexpr int kThreads = 256, kColumns = 128, kTerms = 64, kStages = 3;
+constexpr int kPitch = kColumns + 8;  // of a row of sums
+constexpr int kFewRows = 32, kManyRows = 128;
+constexpr int kCopied = kThreads / kPanelChunks;  // rows that the threads copy at once
+
+// Which operands lie with their terms as rows.
+enum class Turned { neither, a, b };
+
+template <int Rows, Turned T>
+struct Shape {
+  static constexpr bool kTermsA = T == Turned::a, kTermsB = T != Turned::b;
+  using A = Swizzled<kTermsA ? kTerms : Rows, kTermsA ? Rows : kTerms>;
+  using B = Swizzled<kTermsB ? kTerms : kColumns, kTermsB ? kColumns : kTerms>;
+  static constexpr int kStage = A::bytes + B::bytes, kBytes = kStages * kStage;
+  // Rows and columns of a warp, in fragments of 16 and of 8.
+  static constexpr int kAcross = Rows == kFewRows ? 8 : 4;
+  static constexpr int M = Rows / (8 / kAcross) / 16, N = kColumns / kAcross / 8;
+};
+
+// Its divisions are code that is wanted once.
+__device__ __noinline__ int64_t divided(const ProjectAxis& axis, int64_t z, int64_t i) {
+  return axis.at(z, i);
+}
+
+// Offsets along an axis whose first `width` elements are one run, without divisions in the run.
+struct Run {
+  const ProjectAxis& axis;
+  int64_t z, base;
+  __device__ Run(const ProjectAxis& axis, int64_t z)
+      : axis(axis), z(z), base(divided(axis, z, 0)) {}
+  __device__ int64_t at(int64_t i) const {
+    return i < axis.width ? base + i * axis.stride[3] : divided(axis, z, i);
+  }
+};
+
+// Copies of an operand whose rows are rows or columns of C: each thread has the same rows each
+// step.
+template <class Tile, int Rows>
+class OwnRows {
+ public:
+  __device__ OwnRows(const ProjectMatrix& x, const ProjectAxis& own, const ProjectAxis& terms,
+                     int64_t z, int64_t first, int count)
+      : data_(static_cast<const uint16_t*>(x.data)), run_(terms, z), count_(count) {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int row = threadIdx.x / kPanelChunks + i * kCopied;
+      row_[i] = row < count ? divided(own, z, first + row) : 0;
+    }
+  }
+  __device__ void copy(uint32_t to, int64_t term, int64_t end) const {
+    const int lane = threadIdx.x % kPanelChunks;
+    const bool there = term + lane * kChunk < end;
+    const int64_t at = there ? run_.at(term + lane * kChunk) : 0;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int row = threadIdx.x / kPanelChunks + i * kCopied;
+      const bool valid = there && row < count_;
+      copy_async(to + Tile::at(row, lane), valid ? data_ + row_[i] + at : data_, valid);
+    }
+  }
+
+ private:
+  static constexpr int kEach = Rows / kCopied;
+  const uint16_t* data_;
+  Run run_;
+  int64_t row_[kEach];
+  int count_;
+};
+
+// Copies of an operand whose rows are terms: each thread has the same chunks each step.
+template <class Tile, int Columns>
+class TermRows {
+ public:
+  __device__ TermRows(const ProjectMatrix& x, const ProjectAxis& terms, const ProjectAxis& own,
+                      int64_t z, int64_t first, int count)
+      : data_(static_cast<const uint16_t*>(x.data)),
+        run_(terms, z),
+        columns_(divided(own, z, first)),
+        count_(count) {}
+  __device__ void copy(uint32_t to, int64_t term, int64_t end) const {
+    const int lane = threadIdx.x % kPanelChunks;
+#pragma unroll
+    for (int i = 0; i < kTerms / kCopied; ++i) {
+      const int row = threadIdx.x / kPanelChunks + i * kCopied;
+      const bool there = term + row < end;
+      const uint16_t* from = there ? data_ + columns_ + run_.at(term + row) : data_;
+#pragma unroll
+      for (int panel = 0; panel < (Columns + 63) / 64; ++panel) {
+        const int chunk = panel * kPanelChunks + lane;
+        if (Columns % 64 && chunk * kChunk >= Columns) continue;
+        const bool valid = there && chunk * kChunk < count_;
+        copy_async(to + Tile::at(row, chunk), valid ? from + chunk * kChunk : data_, valid);
+      }
+    }
+  }
+
+ private:
+  const uint16_t* data_;
+  Run run_;
+  int64_t columns_;
+  int count_;
+};
+
+// A warp's part of a step's products.
+template <int Dtype, class S>
+struct Fragments {
+  static constexpr int M = S::M, N = S::N;
+  float sums[M][N][4] = {};
+  uint32_t a, b;  // the lane's addresses in stage 0
+
+  __device__ explicit Fragments(uint32_t stage) {
+    const int lane = threadIdx.x % 32;
+    const int rows = row(), columns = column(), outer = outer_row(lane);
+    a = stage + (S::kTermsA ? S::A::at(inner_row(lane), rows / kChunk + inner_chunk(lane))
+                            : S::A::at(rows + outer, outer_chunk(lane)));
+    b = stage + S::A::bytes +
+        (S::kTermsB ? S::B::at(outer, columns / kChunk + outer_chunk(lane))
+                    : S::B::at(columns + inner_row(lane), inner_chunk(lane)));
+  }
+  __device__ static int warp() { return static_cast<int>(threadIdx.x) / 32; }
+  __device__ static int row() { return warp() / S::kAcross * M * 16; }
+  __device__ static int column() { return warp() % S::kAcross * N * 8; }
+
+  __device__ void step(uint32_t stage) {
+#pragma unroll
+    for (int k = 0; k < kTerms / 16; ++k) {
+      uint32_t ra[M][4];
+#pragma unroll
+      for (int i = 0; i < M; ++i)
+        if constexpr (S::kTermsA)
+          load_matrices_transposed(ra[i], S::A::pair(a + stage, i) + k * 16 * kPanelRowBytes);
+        else
+          load_matrices(ra[i], S::A::pair(a + stage, k) + i * 16 * kPanelRowBytes);
+#pragma unroll
+      for (int j = 0; j < N / 2; ++j) {
+        uint32_t rb[4];
+        if constexpr (S::kTermsB)
+          load_matrices_transposed(rb, S::B::pair(b + stage, j) + k * 16 * kPanelRowBytes);
+        else
+          load_matrices(rb, S::B::pair(b + stage, k) + j * 16 * kPanelRowBytes);
+#pragma unroll
+        for (int i = 0; i < M; ++i) {
+          mma<Dtype>(sums[i][2 * j], ra[i], rb[0], rb[1]);
+          mma<Dtype>(sums[i][2 * j + 1], ra[i], rb[2], rb[3]);
+        }
+      }
+    }
+  }
+};
+
+// Two neighbouring elements of C.
+template <int Dtype>
+__device__ __forceinline__ void store_two(const ProjectMatrix& c, int64_t at, float x, float y) {
+  if (c.dtype == FOVEA_F32)
+    *reinterpret_cast<float2*>(static_cast<float*>(c.data) + at) = make_float2(x, y);
+  else
+    *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(c.data) + at) = pack<Dtype>(x, y);
+}
+
+// Where sums go: two at once to C as they are, or to their part, or through shared memory to what
+// changes them.
+enum class Sums { plain, part, changed };
+
+struct Tiles {
+  int64_t work, down, across;
+  Sums to;
+};
+
+template <int Dtype, int Rows, Turned T>
+__global__ void __launch_bounds__(kThreads, 2)
+    product_kernel(const __grid_constant__ ProjectProduct p, float* parts, Tiles tiles) {
+  using S = Shape<Rows, T>;
+  extern __shared__ __align__(1024) unsigned char s_stages[];
+  const uint32_t stages = shared_address(s_stages);
+  auto* const tile = reinterpret_cast<float*>(s_stages);  // of sums that are to be changed
+  for (int64_t w = blockIdx.x; w < tiles.work; w += gridDim.x) {
+    const int64_t n0 = w % tiles.across * kColumns, m0 = w / tiles.across % tiles.down * Rows;
+    const int64_t z = w / tiles.across / tiles.down % p.z,
+                  part = w / tiles.across / tiles.down / p.z;
+    const int rows = static_cast<int>(min(int64_t{Rows}, p.m - m0));
+    const int columns = static_cast<int>(min(int64_t{kColumns}, p.n - n0));
+    const int64_t begin = part * p.each(), end = min(p.k, begin + p.each());
+    using CopyA =
+        std::conditional_t<S::kTermsA, TermRows<typename S::A, Rows>, OwnRows<typename S::A, Rows>>;
+    using CopyB = std::conditional_t<S::kTermsB, TermRows<typename S::B, kColumns>,
+                                     OwnRows<typename S::B, kColumns>>;
+    const CopyA copy_a(p.a, S::kTermsA ? p.a.column : p.a.row, S::kTermsA ? p.a.row : p.a.column, z,
+                       m0, rows);
+    const CopyB copy_b(p.b, S::kTermsB ? p.b.row : p.b.column, S::kTermsB ? p.b.column : p.b.row, z,
+                       n0, columns);
+    const auto copy = [&](int64_t term, int stage) {
+      const uint32_t to = stages + stage * S::kStage;
+      if (term < end) copy_a.copy(to, term, end), copy_b.copy(to + S::A::bytes, term, end);
+      copy_commit();
+    };
+    copy(begin, 0), copy(begin + kTerms, 1);
+    Fragments<Dtype, S> own(stages);
+    int stage = 0;
+    for (int64_t k = begin; k < end; k += kTerms) {
+      copy_wait<1>();
+      __syncthreads();
+      copy(k + 2 * kTerms, stage == 0 ? 2 : stage - 1);
+      own.step(stage * S::kStage);
+      stage = stage == 2 ? 0 : stage + 1;
+    }
+    copy_wait<0>();
+    __syncthreads();  // the next tile's copies may begin
+
+    const Run column(p.c.column, z);
+    const int lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < 2 * S::M; ++i) {
+      const int in_tile = own.row() + i / 2 * 16 + i % 2 * 8 + lane / 4;
+      const int64_t m = m0 + in_tile;
+      if (m >= p.m) continue;
+      const int64_t row =
+          tiles.to == Sums::plain ? divided(p.c.row, z, m) : ((part * p.z + z) * p.m + m) * p.n;
+#pragma unroll
+      for (int j = 0; j < S::N; ++j) {
+        const int across = own.column() + j * 8 + lane % 4 * 2;
+        const float x = own.sums[i / 2][j][i % 2 * 2], y = own.sums[i / 2][j][i % 2 * 2 + 1];
+        if (n0 + across >= p.n) continue;
+        if (tiles.to == Sums::plain)
+          store_two<Dtype>(p.c, row + column.at(n0 + across), x, y);
+        else
+          *reinterpret_cast<float2*>(tiles.to == Sums::part ? parts + row + n0 + across
+                                                            : tile + in_tile * kPitch + across) =
+              make_float2(x, y);
+      }
+    }
+    if (tiles.to != Sums::changed) continue;
+    __syncthreads();
+#pragma unroll 1
+    for (int e = threadIdx.x; e < rows * columns; e += kThreads) {
+      const int row = e / columns, across = e - row * columns;
+      project_store(p, z, n0 + across, divided(p.c.row, z, m0 + row) + column.at(n0 + across),
+                    tile[row * kPitch + across]);
+    }
+    __syncthreads();
+  }
+}
+
+template <int Dtype, int Rows, Turned T>
+void launch_tiles(Context& ctx, const char* op, const ProjectProduct& p, float* parts) {
+  const bool half = p.c.dtype != FOVEA_F32;
+  const bool even = p.c.column.stride[3] == 1 && reinterpret_cast<uintptr_t>(p.c.data) % 8 == 0 &&
+                    p.c.row.stride[0] % 2 == 0 && p.c.row.stride[1] % 2 == 0 &&
+                    p.c.row.stride[2] % 2 == 0 && p.c.row.stride[3] % 2 == 0 &&
+                    p.c.column.stride[2] % 2 == 0;
+  const bool plain = even && !p.bias && !p.slope && !p.add && (!half || p.c.dtype == Dtype);
+  const int64_t down = ceil_div(p.m, Rows), across = ceil_div(p.n, kColumns);
+  const Tiles tiles{p.parts * p.z * down * across, down, across,
+                    p.parts > 1 ? Sums::part
+                    : plain     ? Sums::plain
+                                : Sums::changed};
+  launch<product_kernel<Dtype, Rows, T>>(ctx, op, tiles.work, kThreads, Shape<Rows, T>::kBytes, p,
+                                         parts, tiles);
+  project_add_parts(ctx, op, p, parts);
+}
+
+template <int Dtype>
+void launch_product(Context& ctx, const char* op, const ProjectProduct& p, float* parts) {
+  const bool few = p.m <= kFewRows;
+  if (p.a.row.stride[3] == 1)
+    launch_tiles<Dtype, kManyRows, Turned::a>(ctx, op, p, parts);
+  else if (p.b.row.stride[3] == 1)
+    few ? launch_tiles<Dtype, kFewRows, Turned::b>(ctx, op, p, parts)
+        : launch_tiles<Dtype, kManyRows, Turned::b>(ctx, op, p, parts);
+  else
+    few ? launch_tiles<Dtype, kFewRows, Turned::neither>(ctx, op, p, parts)
+        : launch_tiles<Dtype, kManyRows, Turned::neither>(ctx, op, p, parts);
+}
+
+// A bias's gradient is a sum, without an operand.
+void product(Context& ctx, const char* op, const ProjectProduct& p, float* parts) {
+  if (!p.a.data)
+    project_product(ctx, op, p, parts);
+  else if (p.a.dtype == FOVEA_F16)
+    launch_product<FOVEA_F16>(ctx, op, p, parts);
+  else
+    launch_product<FOVEA_BF16>(ctx, op, p, parts);
+}
+
+Text refuses(const Context& ctx, const Project& a, bool backward) {
+  if (device_info(ctx).arch < 80) return reason_capability(device_info(ctx).arch, "8.0 or more");
+  if (a.dtype != FOVEA_F16 && a.dtype != FOVEA_BF16) return reason_dtype(a.dtype);
+  if (a.layers > 1) return reason_given("weight2");
+  if (!a.width[0]) return reason("d", 0, "at least 8");
+  if (Text why = refuse_width("d", a.width[0], 8); !why.empty()) return why;
+  if (Text why = refuse_width("f", a.f(), 8); !why.empty()) return why;
+  const int64_t many = 2;
+  const View<3>& w = a.layer[0].weight;
+  if (!in_pieces(a.x, {a.b, a.s, a.g}, 8)) return reason_rows("x");
+  if (!in_pieces({w.data, {0, w.stride[0], w.stride[1], w.stride[2]}}, {1, a.maps, many}, 8))
+    return reason_rows("weight");
+  if (!backward) return "";
+  if (a.norm_weight) return reason_given("norm_weight");
+  if (a.rope.half) return reason_given("cos");
+  if (a.y_dtype != a.dtype) return reason_dtype("dy.dtype", a.y_dtype, a.dtype, "x");
+  return in_pieces(a.y, {a.b, a.s, a.h}, 8) ? Text() : reason_rows("dy");
+}
+
+}  // namespace
+}  // namespace cuda
+
+namespace {
+
+template <bool Backward>
+Text offer(const Context& ctx, const Project& a, Plan& plan) {
+  if (Text why = cuda::refuses(ctx, a, Backward); !why.empty()) return why;
+  cuda::project_offer<cuda::product>(a, Backward, plan);
+  return "";
+}
+
+}  // namespace
+
+extern const Kernel<Project> project_forward_sm80 = {"sm80", offer<false>};
+extern const Kernel<Project> project_backward_sm80 = {"sm80", offer<true>};
+
+}  // namespace fovea
