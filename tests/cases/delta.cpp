@@ -472,6 +472,10 @@ void steps(std::vector<harness::Case>& cases) {
         }
   add("state_in state_out q:bf16 d=128 e=128 b=3 s=4 len h=2 g=2 x=2 beta gate_key",
       "simt.bf16.d128.steps");
+  // Blocks of three warps and of one.
+  for (const char* words : {"e=96 s=1", "e=96 s=11", "e=160 s=3", "e=160 s=9"})
+    add(std::string("o state_in state_out q:bf16 d=128 b=2 h=2 g=2 x=2 beta gate_key ") + words,
+        "simt.bf16.d128.steps");
 }
 
 // The same, of gradients.

@@ -520,7 +520,11 @@ void steps(GlaCases& cases) {
       "snapshot:bf16 gate_head",
       "b=2 s=3 h=2 g=2 x=2 state_in:bf16 state_out gate_head gate_key gate_map=1 gate_bias",
       "b=3 s=1 h=2 g=2 x=4 read_before=1 bonus skip state_out gate_key",
-      "b=2 s=5 output_from h=4 g=2 x=2 read_before=1 bonus bonus_sigmoid=1 state_out gate_key"};
+      "b=2 s=5 output_from h=4 g=2 x=2 read_before=1 bonus bonus_sigmoid=1 state_out gate_key",
+      "b=2 s=7 output_from h=4 g=2 x=2 gate_head o:f32",
+      "b=2 s=6 h=6 g=2 x=2 state_row state_out snapshot snapshot_row snapshot_every=3 gate_head",
+      "b=2 s=4 h=4 g=2 x=2 read_before=1 skip state_out gate_head",
+      "b=2 s=4 h=2 g=2 x=2 read_before=1 snapshot snapshot_row snapshot_every=1 gate_key"};
   for (const char* type : {"bf16", "f16", "f32"})
     for (const char* d : {"64", "128"})
       for (size_t i = 0; i < calls.size(); ++i) {
@@ -530,6 +534,15 @@ void steps(GlaCases& cases) {
       }
   cases.kernel("state_in state_out q:bf16 d=128 e=128 b=3 s=4 len h=2 g=2 x=2 gate_key",
                "simt.bf16.d128.steps");
+  // Blocks of three warps and of one.
+  for (const char* words : {"e=96 s=1", "e=96 s=11", "e=160 s=3", "e=160 s=9"})
+    cases.kernel(std::string("o state_in state_out q:bf16 d=128 b=2 h=2 g=2 x=2 gate_key ") + words,
+                 "simt.bf16.d128.steps");
+  for (const char* words : {"d=64 e=64 gate_head", "d=128 e=64 gate_key"})
+    cases.add(std::string("o q:bf16 b=3 s=6 h=4 g=2 x=2 normalise=1 map_q=2 map_k=2 state_in "
+                          "state_out ") +
+                  words,
+              "steps");
 }
 
 // Chains of the gradients on tensor cores, by the name of the kernel.
