@@ -42,7 +42,16 @@ struct WideGradientShape {
   }
 };
 
-// A block: the own rows or keys of one sequence and head, and the sum that they keep.
+// Where keys own, `shares` blocks may share them: each takes its part of the group's query heads
+// and stores f32 terms (loop/key_terms.cuh).  grid.heads counts shares.
+struct WideGradientCall {
+  BackwardCall whole;
+  int32_t shares;
+  float* terms;  // (caches, t, g shares, columns of the sum), or nullptr: the block stores the sum
+};
+
+// A block: the own rows or keys of one sequence and head, and the sum that they keep.  `part` is a
+// query head, or a share of a key head.
 template <class Shape, PairPolicy Pairs>
 class WideGradientOwner80 {
   static constexpr int Dtype = Shape::Dtype, kMost = Shape::most, T = Shape::threads;
@@ -57,14 +66,16 @@ class WideGradientOwner80 {
     float sum[kMost][4][4] = {};
   };
 
-  __device__ __forceinline__ WideGradientOwner80(const BackwardCall& b, const Sequence& q,
-                                                 int64_t head, int own_begin, int own_count,
+  __device__ __forceinline__ WideGradientOwner80(const WideGradientCall& given, const Sequence& q,
+                                                 int64_t part, int own_begin, int own_count,
                                                  unsigned char* shared, Fragments& fragments)
-      : b(b),
+      : b(given.whole),
         a(b.call.forward),
         q(q),
-        head(head),
-        g(Keys ? head : head / (a.h / a.g)),
+        terms(given.terms),
+        heads(Keys ? a.h / (a.g * given.shares) : 1),
+        part(part),
+        g(Keys ? part / given.shares : part / (a.h / a.g)),
         lane(threadIdx.x % 32),
         warp(threadIdx.x / 32),
         d(static_cast<int>(a.d)),
@@ -81,8 +92,7 @@ class WideGradientOwner80 {
         s_x(s_inner2 + panels(e) * Inner::bytes),
         s_operand(s_x + Shape::halves_bytes),
         s_stats(reinterpret_cast<float2*>(shared + (s_operand - s_own1) + Shape::halves_bytes)),
-        inner(a, q, Keys ? g * (a.h / a.g) : head, Keys ? (g + 1) * (a.h / a.g) : head + 1,
-              own_begin, own_end),
+        inner(a, q, part * heads, (part + 1) * heads, own_begin, own_end),
         sum(fragments.sum) {}
 
   __device__ __forceinline__ void compute(int64_t r) {
@@ -103,15 +113,15 @@ class WideGradientOwner80 {
   // Copies the own rows or keys and the first Inner of the first tile.
   __device__ __forceinline__ void begin() {
     if (inner.left > 0) {
-      copy<Shape::own>(s_own1, Keys ? Lines::of_keys(a.k, q, g) : Lines::of_rows(a.q, q, head),
+      copy<Shape::own>(s_own1, Keys ? Lines::of_keys(a.k, q, g) : Lines::of_rows(a.q, q, part),
                        own_begin, d);
       if constexpr (kY)
         copy<Shape::own>(s_own2,
-                         Keys ? Lines::of_keys(a.v, q, g) : Lines::of_rows(b.call.dout, q, head),
+                         Keys ? Lines::of_keys(a.v, q, g) : Lines::of_rows(b.call.dout, q, part),
                          own_begin, e);
       load_first(inner);
       if (!Keys && threadIdx.x < Shape::own)
-        s_stats[threadIdx.x] = row_stats(b, q, head, own_begin + static_cast<int>(threadIdx.x));
+        s_stats[threadIdx.x] = row_stats(b, q, part, own_begin + static_cast<int>(threadIdx.x));
     }
     copy_commit();
   }
@@ -306,22 +316,28 @@ class WideGradientOwner80 {
 
   __device__ __forceinline__ void store() const {
     const View<4>& out = !Keys ? b.call.dq : kY ? b.call.dk : b.call.dv;
-    const Lines lines = Keys ? Lines::of_keys(out, q, g) : Lines::of_rows(out, q, head);
-    const int width = kY ? d : e;
+    const Lines lines = Keys ? Lines::of_keys(out, q, g) : Lines::of_rows(out, q, part);
+    const int width = kY ? d : e, first = warp * kChunk + lane % 4 * 2;
     const float factor = kY ? a.score.scale : 1.f;
+    const int64_t parts = Keys ? a.h / heads : 0;  // of a token of the terms
 #pragma unroll
     for (int i = 0; i < 4; ++i)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int own = own_begin + i * 16 + half * 8 + lane / 4;
         if (own >= own_count) continue;
-        uint16_t* row = const_cast<uint16_t*>(lines.base) + own * lines.stride;
+        uint16_t* row = const_cast<uint16_t*>(lines.base) + own * lines.stride + first;
+        float* term = nullptr;
+        if (Keys && terms)
+          term = terms + ((q.key_batch * a.t + q.key_begin + own) * parts + part) * width + first;
 #pragma unroll
         for (int j = 0; j < kMost; ++j) {
-          const int to = j * 64 + warp * kChunk + lane % 4 * 2;
-          if (to < width)
-            *reinterpret_cast<uint32_t*>(row + to) =
-                pack<Dtype>(sum[j][i][2 * half] * factor, sum[j][i][2 * half + 1] * factor);
+          if (j * 64 + first >= width) break;
+          const float low = sum[j][i][2 * half] * factor, high = sum[j][i][2 * half + 1] * factor;
+          if (term)
+            *reinterpret_cast<float2*>(term + j * 64) = make_float2(low, high);
+          else
+            *reinterpret_cast<uint32_t*>(row + j * 64) = pack<Dtype>(low, high);
         }
       }
   }
@@ -329,7 +345,8 @@ class WideGradientOwner80 {
   const BackwardCall& b;
   const Attend& a;
   const Sequence& q;
-  const int64_t head, g;
+  float* const terms;
+  const int64_t heads, part, g;  // query heads of the block
   const int lane, warp, d, e;
   const int own_begin, own_count, own_end;  // of the sequence
   const int own_row, column;                // the warp's first of a tile's pairs
@@ -342,14 +359,15 @@ class WideGradientOwner80 {
 
 template <class Shape, PairPolicy Pairs>
 __global__ void __launch_bounds__(Shape::threads, 1)
-    attend_bwd_wide_sm80(const __grid_constant__ BackwardCall b) {
+    attend_bwd_wide_sm80(const __grid_constant__ WideGradientCall given) {
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ __align__(16) unsigned char s_sequence[sizeof(Sequence)];
+  const BackwardCall& b = given.whole;
   int64_t work = blockIdx.x;
   int64_t tile = work % b.grid.tiles;
   if (b.grid.reversed) tile = b.grid.tiles - 1 - tile;
   work /= b.grid.tiles;
-  const int64_t r = work / b.grid.heads, head = work % b.grid.heads;
+  const int64_t r = work / b.grid.heads, part = work % b.grid.heads;
   if (threadIdx.x == 0) new (s_sequence) Sequence{b.call.forward.sequences[r]};
   __syncthreads();
   const Sequence& q = *reinterpret_cast<const Sequence*>(s_sequence);
@@ -357,7 +375,8 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   const int own_begin = static_cast<int>(tile) * Shape::own;
   if (own_begin >= own_count) return;
   typename WideGradientOwner80<Shape, Pairs>::Fragments fragments;
-  WideGradientOwner80<Shape, Pairs>(b, q, head, own_begin, own_count, shared, fragments).compute(r);
+  WideGradientOwner80<Shape, Pairs>(given, q, part, own_begin, own_count, shared, fragments)
+      .compute(r);
 }
 
 }  // namespace fovea::cuda

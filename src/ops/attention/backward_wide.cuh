@@ -14,9 +14,10 @@ struct WideBackwardConfig80 {
 
 struct WideBackwardInstance {
   WideBackwardConfig80 config;
-  int32_t own;  // rows or keys of a block
+  int32_t own, inner;  // rows or keys of a block, of a tile of its loop
   int32_t (*shared_bytes)(const Attend&);
-  void (*launch)(Context&, const AttendBackward&, const float* delta);
+  // `shares` blocks of a key head, and where they store f32 terms (cuda/loop/key_terms.cuh).
+  void (*launch)(Context&, const AttendBackward&, const float* delta, int64_t shares, float* terms);
 };
 
 // Explicitly instantiated, one file for each dtype and width.

@@ -5,6 +5,7 @@
 
 #include "core/dtype.h"
 #include "core/reasons.h"
+#include "cuda/loop/key_terms.cuh"
 #include "ops/attention/backward_simt.cuh"
 #include "ops/attention/backward_wide.cuh"
 #include "ops/attention/kernels.h"
@@ -14,6 +15,7 @@ namespace {
 
 using namespace cuda;
 
+constexpr char kOp[] = "attention_backward";
 constexpr int64_t kWidest = 576;
 const WideBackwardInstance kNone{};
 
@@ -63,13 +65,25 @@ Text offer(const Context& ctx, const AttendBackward& call, Plan& plan) {
   plan.kernel += Text(".") + dtype_name(a.dtype) + ".d" + Text::number(c.dq->config.d) +
                  (a.plain() ? ".plain" : ".rich");
   const BackwardSlots slots(plan.workspace, call);
-  plan.launch = [call, c, slots](Context& ctx, void* base) {
+  // The call as its sums see it: a key head for each share.  dk and dv have one room for terms.
+  Attend cut = a;
+  const int64_t shares = key_shares(a, c.dk->inner, c.dk->own, false, device_info(ctx));
+  cut.g *= shares;
+  const int64_t width = std::max(call.dk ? a.d : 0, call.dv ? a.e : 0),
+                terms = shares > 1 ? a.sequences.caches * a.t * cut.g * width : 0;
+  const auto room = plan.workspace.add<float>(terms);
+  plan.launch = [=](Context& ctx, void* base) {
     const BackwardSimt simt = slots.at(base, call);
+    float* const to = shares > 1 ? room.at(base) : nullptr;
     backward_preprocess(ctx, simt);
     if (call.dalibi) backward_row_alibi(ctx, simt);
-    if (call.dq) c.dq->launch(ctx, call, simt.delta);
-    if (call.dk) c.dk->launch(ctx, call, simt.delta);
-    if (call.dv) c.dv->launch(ctx, call, simt.delta);
+    if (call.dq) c.dq->launch(ctx, call, simt.delta, 1, nullptr);
+    const auto sum = [&](const WideBackwardInstance& instance, const View<4>& out, int64_t width) {
+      if (!out) return;
+      instance.launch(ctx, call, simt.delta, shares, to);
+      if (to) sum_key_terms(ctx, kOp, cut, out, to, call.forward.g, width);
+    };
+    sum(*c.dk, call.dk, call.forward.d), sum(*c.dv, call.dv, call.forward.e);
     backward_postprocess(ctx, simt);
   };
   return "";
