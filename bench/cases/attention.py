@@ -49,6 +49,30 @@ class Attention(Prefill):
         return own, gradient(call, inputs[:3], inputs[3]) if self.backward else unrecorded(call)
 
 
+@dataclasses.dataclass(frozen=True)
+class Unequal(Attention):
+    """Values of another width than keys: MLA's prefill."""
+
+    e: int = 128
+
+    def words(self):
+        return *super().words(), f"e{self.e}"
+
+    @property
+    def bytes(self):
+        return self.b * self.n * (self.h + (self.g or self.h)) * (self.d + self.e) * self.itemsize
+
+    @property
+    def work(self):
+        columns = 3 * self.d + 2 * self.e if self.backward else self.d + self.e
+        return 2 * pairs(self.n, self.n, self.causal) * self.b * self.h * columns
+
+    def inputs(self, device, seed):
+        normal, g = self.draw(device, seed), self.g or self.h
+        shapes = [(self.h, self.d), (g, self.d), (g, self.e)] + [(self.h, self.e)] * self.backward
+        return [normal(self.b, heads, self.n, width) for heads, width in shapes]
+
+
 class Ordered(Attention):
     """What the same bits in each run cost: the default backward beside `nondeterministic`."""
 
@@ -218,6 +242,9 @@ def cuda():
         yield Attention(1, 32, 8192, 64, "bf16", True, backward, g=2)
         yield Attention(1, 8, 8192, 256, "bf16", True, backward, g=1)
         yield Attention(1, 32, 8192, 128, "bf16", False, backward, g=1)
+        for h in (16, 128):
+            yield Unequal(1, h, 8192, 192, "bf16", True, backward, e=128)
+        yield Unequal(1, 16, 8192, 512, "bf16", True, backward, e=512)
     yield from (Attention(1, 16, n, 128, "bf16", True) for n in (256, 512, 1024))
     yield from (Varlen(16, 128, causal) for causal in (False, True))
     for d in (64, 128):

@@ -156,7 +156,9 @@ FOVEA_API fovea_status fovea_attention_forward(fovea_context* ctx,
  *    sm_80 and later  f16 or bf16, o and dout as q; d and e multiples of 8 up to 256; rows
  *                     contiguous and 16-byte aligned
  *    Hopper's own     sm_90, and no bias, alibi, mask, positions, head_window, softcap, local_chunk
- *                     or sink_keys */
+ *                     or sink_keys
+ *    wider heads      as sm_80 and later, up to 576; d + e, each rounded up to 64, up to 1088 on
+ *                     sm_90 and 768 on sm_80 */
 typedef struct fovea_attention_backward_params {
   size_t struct_size;          /**< sizeof(fovea_attention_backward_params) */
   fovea_tensor q;              /**< [in] (b, s, h, d) f32 f16 bf16 */

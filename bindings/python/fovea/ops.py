@@ -296,6 +296,8 @@ def attention_backward(ctx_or_q=None, /, q=None, k=None, v=None, o=None, lse=Non
                        contiguous and 16-byte aligned
       Hopper's own     sm_90, and no bias, alibi, mask, positions, head_window, softcap, local_chunk
                        or sink_keys
+      wider heads      as sm_80 and later, up to 576; d + e, each rounded up to 64, up to 1088 on
+                       sm_90 and 768 on sm_80
 
     Example
       dq, dk, dv = fovea.attention_backward(q, k, v, o, lse, dout)

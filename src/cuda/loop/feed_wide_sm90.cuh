@@ -59,8 +59,10 @@ struct WideProducer90
     int boxes, rows;  // boxes of a panel, and their rows
   };
 
+  // V of a tile comes behind K of the next one: scores of that tile are computed while V comes, and
+  // O += P V while K of the tile after it does.
   __device__ __forceinline__ void load_boxes() const {
-    Place at;
+    Place at, before;
     each_item([&](const Slot& work, typename Shared::TileState slot) {
       if (maps.gather) return;
       const bool pages = boxes.pages();
@@ -69,6 +71,7 @@ struct WideProducer90
       typename Base::Boxes::Stretch stretch{};
       if (pages) stretch = boxes.first(work, shared.first_pages(slot) + lane);
       const int all = max(work.count, 1);
+      Tile last;
       for (int left = all, n = work.last; left; --left, n = work.before(n), at.next()) {
         this->prefetch_next(left, all);
         const KeyBox keys = boxes.box(work, n, lane, stretch);
@@ -87,8 +90,12 @@ struct WideProducer90
             absent[word] =
                 __ballot_sync(~0u, __shfl_sync(~0u, gone, (word * 32 + lane) / tile.rows));
         load_keys(tile, at.number, absent);
-        if constexpr (!Shape::v_in_k) load_values(tile, at);
+        if constexpr (!Shape::v_in_k) {
+          if (left < all) load_values(last, before);
+          last = tile, before = at;
+        }
       }
+      if constexpr (!Shape::v_in_k) load_values(last, before);
     });
   }
   __device__ __forceinline__ void load_keys(const Tile& tile, uint32_t number,

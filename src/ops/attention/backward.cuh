@@ -3,6 +3,7 @@
 #pragma once
 #include "core/attend.h"
 #include "core/context.h"
+#include "core/text.h"
 #include "cuda/loop/backward_tiles.cuh"
 #include "cuda/tensor_map.h"
 
@@ -33,6 +34,10 @@ struct BackwardConfig80 {
 // Explicitly instantiated, one file for each dtype and width.
 template <BackwardConfig80 C>
 BackwardInstance backward_sm80_instance();
+
+// Why no mma.sync kernel serves a call: dtypes, widths that are no multiples of 8 up to `widest`,
+// rows, and extents.
+Text backward_mma_refuses(const AttendBackward& call, int64_t widest);
 
 // The Hopper kernels: one for all sums, or one for dk and dv and one for dq.
 enum class Sums90 { fused, split };

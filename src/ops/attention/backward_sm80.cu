@@ -58,26 +58,11 @@ struct Choice {
 
 Text refuses(const Context& ctx, const AttendBackward& call) {
   const Attend& a = call.forward;
-  if (a.dtype != FOVEA_F16 && a.dtype != FOVEA_BF16) return reason_dtype(a.dtype);
-  if (a.o_dtype != a.dtype) return reason_dtype("o.dtype", a.o_dtype, a.dtype, "q");
-  if (Text why = refuse_widths(a.d, a.e, 8, 256); !why.empty()) return why;
-  if (!a.h || !a.g) return "h is 0";
-  const Sequences& q = a.sequences;
-  const int64_t rows[3] = {a.b, a.s, a.h}, keys[3] = {q.key_start ? 1 : q.count, a.t, a.g};
-  for (const View<4>* x : {&a.q, &call.dout, &call.dq})
-    if (*x && !in_pieces(*x, rows, 8))
-      return reason_rows(x == &a.q ? "q" : x == &call.dq ? "dq" : "dout");
-  for (const View<4>* x : {&a.k, &a.v, &call.dk, &call.dv})
-    if (*x && !in_pieces(*x, keys, 8))
-      return reason_rows(x == &a.k ? "k" : x == &a.v ? "v" : x == &call.dk ? "dk" : "dv");
-  if (q.key_max > kIndexMax || q.query_max > kIndexMax)
-    return "more than 2^30 keys or rows in a sequence";
+  if (Text why = backward_mma_refuses(call, 256); !why.empty()) return why;
   const Choice c(a);
   if (!c.complete()) return no_instance(a.dtype, "d", a.d, "e", a.e);
   if (c.shared_bytes() > device_info(ctx).shared_block_bytes)
     return reason_shared(c.shared_bytes(), device_info(ctx).shared_block_bytes);
-  if (q.count * std::max(a.g * ceil_div(q.key_max, 64), a.h * ceil_div(q.query_max, 64)) > INT_MAX)
-    return "more than 2^31 blocks of work";
   return "";
 }
 
@@ -102,6 +87,27 @@ Text offer(const Context& ctx, const AttendBackward& call, Plan& plan) {
 }
 
 }  // namespace
+
+Text cuda::backward_mma_refuses(const AttendBackward& call, int64_t widest) {
+  const Attend& a = call.forward;
+  if (a.dtype != FOVEA_F16 && a.dtype != FOVEA_BF16) return reason_dtype(a.dtype);
+  if (a.o_dtype != a.dtype) return reason_dtype("o.dtype", a.o_dtype, a.dtype, "q");
+  if (Text why = refuse_widths(a.d, a.e, 8, widest); !why.empty()) return why;
+  if (!a.h || !a.g) return "h is 0";
+  const Sequences& q = a.sequences;
+  const int64_t rows[3] = {a.b, a.s, a.h}, keys[3] = {q.key_start ? 1 : q.count, a.t, a.g};
+  for (const View<4>* x : {&a.q, &call.dout, &call.dq})
+    if (*x && !in_pieces(*x, rows, 8))
+      return reason_rows(x == &a.q ? "q" : x == &call.dq ? "dq" : "dout");
+  for (const View<4>* x : {&a.k, &a.v, &call.dk, &call.dv})
+    if (*x && !in_pieces(*x, keys, 8))
+      return reason_rows(x == &a.k ? "k" : x == &a.v ? "v" : x == &call.dk ? "dk" : "dv");
+  if (q.key_max > kIndexMax || q.query_max > kIndexMax)
+    return "more than 2^30 keys or rows in a sequence";
+  if (q.count * std::max(a.g * ceil_div(q.key_max, 64), a.h * ceil_div(q.query_max, 64)) > INT_MAX)
+    return "more than 2^31 blocks of work";
+  return "";
+}
 
 extern const Kernel<AttendBackward> attention_backward_sm80 = {"sm80", offer};
 

@@ -87,7 +87,7 @@ Plan plan(const Context& ctx, const fovea_attention_forward_params& params) {
 Plan plan(const Context& ctx, const fovea_attention_backward_params& params) {
   return choose(kBackward, ctx, resolve(params), attention_backward_host,
                 FOVEA_CUDA_KERNELS(attention_backward_sm90, attention_backward_sm80,
-                                   attention_backward_simt));
+                                   attention_backward_wide_sm80, attention_backward_simt));
 }
 
 }  // namespace fovea

@@ -174,6 +174,8 @@ portable one on CUDA.  Tensor cores ask for more:
                        contiguous and 16-byte aligned
       Hopper's own     sm_90, and no bias, alibi, mask, positions, head_window, softcap, local_chunk
                        or sink_keys
+      wider heads      as sm_80 and later, up to 576; d + e, each rounded up to 64, up to 1088 on
+                       sm_90 and 768 on sm_80
 
 Sizes are Julia's, fastest first.
 - `q`: (d, h, s, b) f32 f16 bf16

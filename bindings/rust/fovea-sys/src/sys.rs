@@ -417,6 +417,8 @@ c_struct! {
     ///                    contiguous and 16-byte aligned
     ///   Hopper's own     sm_90, and no bias, alibi, mask, positions, head_window, softcap, local_chunk
     ///                    or sink_keys
+    ///   wider heads      as sm_80 and later, up to 576; d + e, each rounded up to 64, up to 1088 on
+    ///                    sm_90 and 768 on sm_80
     /// ```
     fovea_attention_backward_params: 2472 bytes;
     struct_size: usize = 0, "sizeof(fovea_attention_backward_params)";
