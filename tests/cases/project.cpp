@@ -91,7 +91,7 @@ std::vector<harness::Case> forwards() {
   Table cases("x_project_forward", forward);
   cases.shape(shape<fovea_x_project_forward_params>).contents(contents);
   for (const std::string type : {"bf16", "f16"}) {
-    const std::string kernel = "x_project_forward.cuda.sm80." + type;
+    const std::string kernel = "sm80." + type;
     for (const char* outputs : {"y", "y y:f32"}) named(cases, kernel, type, outputs);
     for (const char* words :
          {"y norm_weight bias bias:f32 inner=64 d=72 s=40 cos sin half=8 rope_begin=16 position",
@@ -143,7 +143,7 @@ std::vector<harness::Case> backwards() {
   cases.shape(shape<fovea_x_project_backward_params>).contents(contents);
   for (const std::string type : {"bf16", "f16"})
     for (const char* outputs : {"dx dweight", "dx dweight dbias bias"})
-      named(cases, "x_project_backward.cuda.sm80." + type, type, outputs);
+      named(cases, "sm80." + type, type, outputs);
   return cases
       .sweep({kTypes,
               kHeads,

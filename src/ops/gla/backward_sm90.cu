@@ -21,6 +21,8 @@
 #include "cuda/loop/chain.h"
 #include "cuda/loop/hopper.h"
 #include "cuda/loop/recur.h"
+#include "cuda/tile/convert.cuh"
+#include "cuda/tile/mma_sm80.cuh"
 #include "ops/gla/backward.cuh"
 #include "ops/gla/gla.h"
 #include "ops/gla/rows_sm90.cuh"
@@ -159,28 +161,62 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Sums over the state heads that share a head of an output, a warp a head's row.
+// Four neighbouring elements of 16 bits.
+__device__ __forceinline__ float4 load_four(const Floats<4>& x, int64_t batch, int64_t at,
+                                            int64_t head, int64_t c) {
+  const uint2 words = __ldcs(reinterpret_cast<const uint2*>(
+      static_cast<const uint16_t*>(x.view.data) + x.offset(batch, at, head, c)));
+  const bool half = x.dtype == FOVEA_F16;
+  const float2 low = half ? pair_of<FOVEA_F16>(words.x) : pair_of<FOVEA_BF16>(words.x);
+  const float2 high = half ? pair_of<FOVEA_F16>(words.y) : pair_of<FOVEA_BF16>(words.y);
+  return make_float4(low.x, low.y, high.x, high.y);
+}
+__device__ __forceinline__ void store_four(const Floats<4>& x, bool pieces, float4 value,
+                                           int64_t batch, int64_t at, int64_t head, int64_t c) {
+  const int64_t to = x.offset(batch, at, head, c);
+  if (!pieces) {
+    const float each[4] = {value.x, value.y, value.z, value.w};
+    for (int i = 0; i < 4; ++i) x.store(each[i], batch, at, head, c + i);
+  } else if (x.dtype == FOVEA_F32) {
+    *reinterpret_cast<float4*>(static_cast<float*>(x.view.data) + to) = value;
+  } else {
+    const bool half = x.dtype == FOVEA_F16;
+    *reinterpret_cast<uint2*>(static_cast<uint16_t*>(x.view.data) + to) =
+        make_uint2(half ? pack<FOVEA_F16>(value.x, value.y) : pack<FOVEA_BF16>(value.x, value.y),
+                   half ? pack<FOVEA_F16>(value.z, value.w) : pack<FOVEA_BF16>(value.z, value.w));
+  }
+}
+
+// Sums over the state heads that share a head of an output, `lanes` threads a head's row; those of
+// dv get what skip gives.
 //   terms (b, s, heads, width)
 __global__ void __launch_bounds__(kThreads)
-    gla_shared_rows_sm90(const __grid_constant__ Recur a, GlaRows rows, const float* terms,
-                         int64_t work) {
+    gla_shared_rows_sm90(const __grid_constant__ Recur a, const __grid_constant__ GlaRows rows,
+                         const float* terms, bool pieces, int lanes, int64_t work) {
   const int64_t share = a.heads / rows.heads;
-  for (int64_t w = blockIdx.x * int64_t{kThreads / 32} + threadIdx.x / 32; w < work;
-       w += gridDim.x * int64_t{kThreads / 32}) {
+  const int each = kThreads / lanes, lane = static_cast<int>(threadIdx.x) % lanes;
+  for (int64_t w = blockIdx.x * int64_t{each} + threadIdx.x / lanes; w < work;
+       w += gridDim.x * int64_t{each}) {
     const int64_t row = quotient(w, rows.heads), head = w - row * rows.heads;
     const int64_t batch = quotient(row, a.s), at = row - batch * a.s;
     const bool there = has_row(a, batch, at, rows.of_q);
-    for (int64_t c = threadIdx.x % 32 * 4; c < rows.width; c += 32 * 4) {
+    const bool skips = rows.skips && has_row(a, batch, at, true);
+    for (int64_t c = lane * 4; c < rows.width; c += lanes * 4) {
       const float* from = terms + (row * a.heads + head * share) * rows.width + c;
       float4 sum{};
 #pragma unroll 8
-      for (int64_t j = 0; j < share; ++j, from += rows.width)
+      for (int64_t j = 0; j < share; ++j, from += rows.width) {
         if (there) {
           const float4 x = __ldcs(reinterpret_cast<const float4*>(from));
           sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
         }
-      rows.out.store(sum.x, batch, at, head, c), rows.out.store(sum.y, batch, at, head, c + 1);
-      rows.out.store(sum.z, batch, at, head, c + 2), rows.out.store(sum.w, batch, at, head, c + 3);
+        if (!skips) continue;
+        const int64_t n = head * share + j;
+        const float4 o = load_four(a.o, batch, at, n, c);
+        sum.x += *a.skip.at(n, c) * o.x, sum.y += *a.skip.at(n, c + 1) * o.y;
+        sum.z += *a.skip.at(n, c + 2) * o.z, sum.w += *a.skip.at(n, c + 3) * o.w;
+      }
+      store_four(rows.out, pieces, sum, batch, at, head, c);
     }
   }
 }
@@ -296,15 +332,14 @@ Recur reversed(Recur a, const RecurBackward& b, bool turn) {
   return a;
 }
 
-// Where a chain stores: the output itself, or terms of it.  skip adds to dv, which is then left to
-// the sums of the recurrence.
+// Where a chain stores: the output itself, or terms of it, to which skip adds in dv.
 void add_output(BackwardPlan& p, Chain& chain, RecurGradient what, Plan& plan, int64_t heads,
                 int64_t width) {
   Floats<4>& out = p.b.to[static_cast<int>(what)];
   const Recur& a = p.b.forward;
   if (!out) return;
   const bool skips = what == RecurGradient::v && a.skip;
-  if (!skips) chain.rows = {out, heads, width, what == RecurGradient::q};
+  chain.rows = {out, heads, width, what == RecurGradient::q, skips};
   if (!skips && direct(a, out, heads, a.s)) {
     chain.work.a.o = out;
   } else {
@@ -312,7 +347,7 @@ void add_output(BackwardPlan& p, Chain& chain, RecurGradient what, Plan& plan, i
     // The address is known at the launch.
     chain.work.a.o = {{nullptr, {a.s * a.heads * width, a.heads * width, width, 1}}, FOVEA_F32};
   }
-  if (!skips) out = {};
+  out = {};
 }
 
 Text map_chain(Chain& chain, const char* q, const char* k, const char* v) {
@@ -350,10 +385,14 @@ void launch_chain(Context& ctx, const Recur& a, const Chain& chain, void* base) 
   w.dots = chain.dots.at(base);
   w.kept = reinterpret_cast<float4*>(chain.kept.at(base));
   chain.run->launch(ctx, w);
+  if (!chain.terms.count) return;
   const int64_t work = a.b * a.s * rows.heads;
-  if (chain.terms.count && rows.out)
-    launch<gla_shared_rows_sm90>(ctx, kOp, ceil_div(work, kThreads / 32), kThreads, 0, a, rows,
-                                 static_cast<const float*>(chain.terms.at(base)), work);
+  const int lanes = rows.width == 64 ? 16 : 32;
+  const bool pieces = in_pieces(rows.out.view, {a.b, a.s, rows.heads}, 4) &&
+                      (rows.out.dtype == FOVEA_F32 || rows.out.dtype == a.q.dtype);
+  launch<gla_shared_rows_sm90>(ctx, kOp, ceil_div(work, kThreads / lanes), kThreads, 0, a, rows,
+                               static_cast<const float*>(chain.terms.at(base)), pieces, lanes,
+                               work);
 }
 
 void enqueue(Context& ctx, const BackwardPlan& p, void* base) {
@@ -361,7 +400,6 @@ void enqueue(Context& ctx, const BackwardPlan& p, void* base) {
   for (const Chain* chain : {&p.q, &p.k, &p.v}) launch_chain(ctx, a, *chain, base);
   RecurBackward b = p.b;
   b.terms.slices = 1;
-  b.terms.dv = p.v.terms.at(base);
   b.terms.select = p.k.dots.at(base), b.terms.select_slices = p.k.work.tiles;
   if (p.gates) {
     Gates g{a,

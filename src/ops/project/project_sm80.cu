@@ -11,6 +11,8 @@
 // addition changes.
 // Barriers: one __syncthreads() a step.  All threads arrive with their copies of the step landed.
 // Behind it the step may be read, and the stage before it may be written.
+#include <algorithm>
+
 #include "core/pieces.h"
 #include "core/reasons.h"
 #include "cuda/tile/copy.cuh"
@@ -40,19 +42,45 @@ struct Shape {
   static constexpr int M = Rows / (8 / kAcross) / 16, N = kColumns / kAcross / 8;
 };
 
+// An axis whose first `limit` indices lie `stride` apart: most calls need no division.
+struct Line {
+  ProjectAxis axis;
+  int64_t origin, stride, limit;
+
+  Line(const ProjectAxis& axis, int64_t count) : axis(axis) {
+    const int64_t s = std::max<int64_t>(axis.s, 1), first = axis.first_row % s;
+    origin = axis.first_row / s * axis.stride[0] + first * axis.stride[1];
+    if (axis.width == 1 && axis.heads == 1 && count > 1) {
+      const bool even = s < INT64_MAX && axis.stride[0] == s * axis.stride[1];
+      stride = axis.stride[1], limit = even ? count : std::min(count, s - first);
+    } else {
+      stride = axis.stride[3], limit = std::min(count, axis.width);
+    }
+  }
+};
+
 // Its divisions are code that is wanted once.
 __device__ __noinline__ int64_t divided(const ProjectAxis& axis, int64_t z, int64_t i) {
   return axis.at(z, i);
 }
+__device__ inline int64_t divided(int64_t a, int64_t b) {
+  if ((a | b) >> 32) return a / b;
+  return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
+}
 
-// Offsets along an axis whose first `width` elements are one run, without divisions in the run.
+// A line in product z, in registers: what is read of the parameters by reference is read anew
+// behind each asynchronous copy.
 struct Run {
   const ProjectAxis& axis;
-  int64_t z, base;
-  __device__ Run(const ProjectAxis& axis, int64_t z)
-      : axis(axis), z(z), base(divided(axis, z, 0)) {}
+  int64_t z, base, stride, limit;
+  __device__ Run(const Line& line, int64_t z)
+      : axis(line.axis),
+        z(z),
+        base(line.origin + divided(z * line.axis.step, line.axis.share) * line.axis.stride[2]),
+        stride(line.stride),
+        limit(line.limit) {}
   __device__ int64_t at(int64_t i) const {
-    return i < axis.width ? base + i * axis.stride[3] : divided(axis, z, i);
+    return i < limit ? base + i * stride : divided(axis, z, i);
   }
 };
 
@@ -61,13 +89,14 @@ struct Run {
 template <class Tile, int Rows>
 class OwnRows {
  public:
-  __device__ OwnRows(const ProjectMatrix& x, const ProjectAxis& own, const ProjectAxis& terms,
-                     int64_t z, int64_t first, int count)
-      : data_(static_cast<const uint16_t*>(x.data)), run_(terms, z), count_(count) {
+  __device__ OwnRows(const void* data, const Line& own, const Line& terms, int64_t z, int64_t first,
+                     int count)
+      : data_(static_cast<const uint16_t*>(data)), run_(terms, z), count_(count) {
+    const Run rows(own, z);
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const int row = threadIdx.x / kPanelChunks + i * kCopied;
-      row_[i] = row < count ? divided(own, z, first + row) : 0;
+      row_[i] = row < count ? rows.at(first + row) : 0;
     }
   }
   __device__ void copy(uint32_t to, int64_t term, int64_t end) const {
@@ -94,11 +123,11 @@ class OwnRows {
 template <class Tile, int Columns>
 class TermRows {
  public:
-  __device__ TermRows(const ProjectMatrix& x, const ProjectAxis& terms, const ProjectAxis& own,
-                      int64_t z, int64_t first, int count)
-      : data_(static_cast<const uint16_t*>(x.data)),
+  __device__ TermRows(const void* data, const Line& own, const Line& terms, int64_t z,
+                      int64_t first, int count)
+      : data_(static_cast<const uint16_t*>(data)),
         run_(terms, z),
-        columns_(divided(own, z, first)),
+        columns_(Run(own, z).at(first)),
         count_(count) {}
   __device__ void copy(uint32_t to, int64_t term, int64_t end) const {
     const int lane = threadIdx.x % kPanelChunks;
@@ -180,26 +209,29 @@ __device__ __forceinline__ void store_two(const ProjectMatrix& c, int64_t at, fl
     *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(c.data) + at) = pack<Dtype>(x, y);
 }
 
-// Where sums go: two at once to C as they are, or to their part, or through shared memory to what
-// changes them.
-enum class Sums { plain, part, changed };
+// Where sums go: to C as they are, eight columns at once or two; to their part; or through shared
+// memory to what changes them.
+enum class Sums { eight, two, part, changed };
 
 struct Tiles {
   int64_t work, down, across;
   Sums to;
+  Line a_row, a_term, b_term, b_column, c_row, c_column;
 };
 
 template <int Dtype, int Rows, Turned T>
 __global__ void __launch_bounds__(kThreads, 2)
-    product_kernel(const __grid_constant__ ProjectProduct p, float* parts, Tiles tiles) {
+    product_kernel(const __grid_constant__ ProjectProduct p, float* parts,
+                   const __grid_constant__ Tiles tiles) {
   using S = Shape<Rows, T>;
   extern __shared__ __align__(1024) unsigned char s_stages[];
   const uint32_t stages = shared_address(s_stages);
   auto* const tile = reinterpret_cast<float*>(s_stages);  // of sums that are to be changed
   for (int64_t w = blockIdx.x; w < tiles.work; w += gridDim.x) {
-    const int64_t n0 = w % tiles.across * kColumns, m0 = w / tiles.across % tiles.down * Rows;
-    const int64_t z = w / tiles.across / tiles.down % p.z,
-                  part = w / tiles.across / tiles.down / p.z;
+    const int64_t block = divided(w, tiles.across), product = divided(block, tiles.down);
+    const int64_t part = divided(product, p.z), z = product - part * p.z;
+    const int64_t n0 = (w - block * tiles.across) * kColumns;
+    const int64_t m0 = (block - product * tiles.down) * Rows;
     const int rows = static_cast<int>(min(int64_t{Rows}, p.m - m0));
     const int columns = static_cast<int>(min(int64_t{kColumns}, p.n - n0));
     const int64_t begin = part * p.each(), end = min(p.k, begin + p.each());
@@ -207,10 +239,8 @@ __global__ void __launch_bounds__(kThreads, 2)
         std::conditional_t<S::kTermsA, TermRows<typename S::A, Rows>, OwnRows<typename S::A, Rows>>;
     using CopyB = std::conditional_t<S::kTermsB, TermRows<typename S::B, kColumns>,
                                      OwnRows<typename S::B, kColumns>>;
-    const CopyA copy_a(p.a, S::kTermsA ? p.a.column : p.a.row, S::kTermsA ? p.a.row : p.a.column, z,
-                       m0, rows);
-    const CopyB copy_b(p.b, S::kTermsB ? p.b.row : p.b.column, S::kTermsB ? p.b.column : p.b.row, z,
-                       n0, columns);
+    const CopyA copy_a(p.a.data, tiles.a_row, tiles.a_term, z, m0, rows);
+    const CopyB copy_b(p.b.data, tiles.b_column, tiles.b_term, z, n0, columns);
     const auto copy = [&](int64_t term, int stage) {
       const uint32_t to = stages + stage * S::kStage;
       if (term < end) copy_a.copy(to, term, end), copy_b.copy(to + S::A::bytes, term, end);
@@ -229,22 +259,36 @@ __global__ void __launch_bounds__(kThreads, 2)
     copy_wait<0>();
     __syncthreads();  // the next tile's copies may begin
 
-    const Run column(p.c.column, z);
+    const Run c_row(tiles.c_row, z), c_column(tiles.c_column, z);
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < 2 * S::M; ++i) {
       const int in_tile = own.row() + i / 2 * 16 + i % 2 * 8 + lane / 4;
       const int64_t m = m0 + in_tile;
+      const float(&sums)[S::N][4] = own.sums[i / 2];
+      if (tiles.to == Sums::eight) {
+        if constexpr (S::N == 4) {
+          uint32_t words[4];
+          for (int j = 0; j < 4; ++j)
+            words[j] = pack<Dtype>(sums[j][i % 2 * 2], sums[j][i % 2 * 2 + 1]);
+          quad_transpose(words);
+          const int64_t n = n0 + own.column() + lane % 4 * 8;
+          if (m < p.m && n < p.n)
+            *reinterpret_cast<uint4*>(static_cast<uint16_t*>(p.c.data) + c_row.at(m) +
+                                      c_column.at(n)) =
+                make_uint4(words[0], words[1], words[2], words[3]);
+        }
+        continue;
+      }
       if (m >= p.m) continue;
-      const int64_t row =
-          tiles.to == Sums::plain ? divided(p.c.row, z, m) : ((part * p.z + z) * p.m + m) * p.n;
+      const int64_t row = tiles.to == Sums::two ? c_row.at(m) : ((part * p.z + z) * p.m + m) * p.n;
 #pragma unroll
       for (int j = 0; j < S::N; ++j) {
         const int across = own.column() + j * 8 + lane % 4 * 2;
-        const float x = own.sums[i / 2][j][i % 2 * 2], y = own.sums[i / 2][j][i % 2 * 2 + 1];
+        const float x = sums[j][i % 2 * 2], y = sums[j][i % 2 * 2 + 1];
         if (n0 + across >= p.n) continue;
-        if (tiles.to == Sums::plain)
-          store_two<Dtype>(p.c, row + column.at(n0 + across), x, y);
+        if (tiles.to == Sums::two)
+          store_two<Dtype>(p.c, row + c_column.at(n0 + across), x, y);
         else
           *reinterpret_cast<float2*>(tiles.to == Sums::part ? parts + row + n0 + across
                                                             : tile + in_tile * kPitch + across) =
@@ -256,26 +300,39 @@ __global__ void __launch_bounds__(kThreads, 2)
 #pragma unroll 1
     for (int e = threadIdx.x; e < rows * columns; e += kThreads) {
       const int row = e / columns, across = e - row * columns;
-      project_store(p, z, n0 + across, divided(p.c.row, z, m0 + row) + column.at(n0 + across),
+      project_store(p, z, n0 + across, c_row.at(m0 + row) + c_column.at(n0 + across),
                     tile[row * kPitch + across]);
     }
     __syncthreads();
   }
 }
 
+// Whether C takes pieces of `piece` elements at once, as they are.
+template <int Dtype>
+bool takes(const ProjectProduct& p, int64_t piece, int64_t bytes) {
+  if (p.bias || p.slope || p.add || p.c.column.stride[3] != 1) return false;
+  if (p.c.dtype != FOVEA_F32 && p.c.dtype != Dtype) return false;
+  if (reinterpret_cast<uintptr_t>(p.c.data) % bytes || p.c.column.stride[2] % piece) return false;
+  for (const int64_t stride : p.c.row.stride)
+    if (stride % piece) return false;
+  return true;
+}
+
 template <int Dtype, int Rows, Turned T>
 void launch_tiles(Context& ctx, const char* op, const ProjectProduct& p, float* parts) {
-  const bool half = p.c.dtype != FOVEA_F32;
-  const bool even = p.c.column.stride[3] == 1 && reinterpret_cast<uintptr_t>(p.c.data) % 8 == 0 &&
-                    p.c.row.stride[0] % 2 == 0 && p.c.row.stride[1] % 2 == 0 &&
-                    p.c.row.stride[2] % 2 == 0 && p.c.row.stride[3] % 2 == 0 &&
-                    p.c.column.stride[2] % 2 == 0;
-  const bool plain = even && !p.bias && !p.slope && !p.add && (!half || p.c.dtype == Dtype);
   const int64_t down = ceil_div(p.m, Rows), across = ceil_div(p.n, kColumns);
-  const Tiles tiles{p.parts * p.z * down * across, down, across,
-                    p.parts > 1 ? Sums::part
-                    : plain     ? Sums::plain
-                                : Sums::changed};
+  const int64_t work = p.parts * p.z * down * across;
+  if (!work) return;
+  const bool half = p.c.dtype == Dtype;
+  const Sums to = p.parts > 1                                                ? Sums::part
+                  : Shape<Rows, T>::N == 4 && half && takes<Dtype>(p, 8, 16) ? Sums::eight
+                  : takes<Dtype>(p, 2, 8)                                    ? Sums::two
+                                                                             : Sums::changed;
+  const Tiles tiles{work,           down,
+                    across,         to,
+                    {p.a.row, p.m}, {p.a.column, p.k},
+                    {p.b.row, p.k}, {p.b.column, p.n},
+                    {p.c.row, p.m}, {p.c.column, p.n}};
   launch<product_kernel<Dtype, Rows, T>>(ctx, op, tiles.work, kThreads, Shape<Rows, T>::kBytes, p,
                                          parts, tiles);
   project_add_parts(ctx, op, p, parts);
