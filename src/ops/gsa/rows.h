@@ -5,7 +5,7 @@
 //   adjoint   the gradient of the scores: p . (dp - p dp'), 0 in rows without output
 //   gradient  dgate = map' (dg + dg2 - exp(g) (drest + drest2)), 0 where no sequence is
 // Arrays between the passes may have more columns than slots: x_gla's then do nothing there.
-// A row belongs to a team: the one thread of a host worker, or a warp whose lanes share the slots.
+// A row belongs to a team: the one thread of a host worker, or lanes that share the slots.
 #pragma once
 #include "core/locate.h"
 #include "core/plan.h"
