@@ -59,8 +59,8 @@ struct WideProducer90
     int boxes, rows;  // boxes of a panel, and their rows
   };
 
-  // V of a tile comes behind K of the next one: scores of that tile are computed while V comes, and
-  // O += P V while K of the tile after it does.
+  // V of a tile comes behind K of the next one.  That K's scores are computed while V comes, and
+  // O += P V while the K after it comes.
   __device__ __forceinline__ void load_boxes() const {
     Place at, before;
     each_item([&](const Slot& work, typename Shared::TileState slot) {
