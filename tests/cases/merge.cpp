@@ -144,6 +144,13 @@ std::vector<MergeCase> merge_rows() {
     c.n = x[0], c.b = x[1], c.u = x[2], c.s = x[3], c.h = x[4], c.e = x[5];
     rows.push_back(c);
   }
+  // More columns than a thread asks for at once, of few parts and of many.
+  for (int64_t n : {2, 4, 5}) {
+    MergeCase c;
+    c.part_dtype = c.o_dtype = FOVEA_BF16, c.empty = true;
+    c.n = n, c.b = 2, c.u = c.s = 9, c.h = 3, c.e = 520;
+    rows.push_back(c);
+  }
   // Parts without rows: however many, they are none.
   MergeCase c;
   c.note = "edge", c.n = 3, c.u = 0, c.s = 5, c.row = true;

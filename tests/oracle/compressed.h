@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// x_compressed_forward from the comment of experimental/compressed.h: window and compressed keys
-// stand side by side, bits say which of them a row sees, and one softmax of attention's oracle is
+// x_compressed_forward from the comment of experimental/compressed.h.  Window and compressed keys
+// stand side by side, and bits say which of them a row sees.  One softmax of attention's oracle is
 // over all of them.
 //   Rounded, the two sets are parts of their own, whose o is rounded before they are merged.
 //   Lists follow from the float64 scores in either mode; `margin` is how close one was.

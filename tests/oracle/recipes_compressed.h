@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CSA and HCA as DeepSeek-V4's report defines their core attention: queries of many heads, one key
-// head whose entries are values too, and a sink.  Calls are batched; the last rows are the last
+// CSA and HCA as DeepSeek-V4's report defines their core attention.  Queries have many heads,
+// entries one, and are values too; there is a sink.  Calls are batched; the last rows are the last
 // keys.
 #pragma once
 #include "recipes_indexed.h"

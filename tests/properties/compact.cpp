@@ -366,8 +366,8 @@ TEST(compact, heads_in_chunks_and_steps_are_the_prompt_and_repeated_heads) {
 
 // ---- latents that an index chooses
 
-// DSA over latents: one head of 40 columns, whose first 32 are the values, and an indexer whose
-// scores are integers, so that every cut chooses the same keys.
+// DSA over latents: one head of 40 columns, whose first 32 are the values.  The indexer's scores
+// are integers, so that every cut chooses the same keys.
 class Chosen {
  public:
   static constexpr int64_t kHeads = 5, kRank = 32, kWidth = 40, kIndexHeads = 4, kIndexWidth = 16;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers of compact attention from hidden rows to hidden rows, every map x_project_forward's: the
-// gradients that x_project_backward and attention's backward hand on are the derivatives of the
+// Layers of compact attention from hidden rows to hidden rows; every map is x_project_forward's.
+// Gradients go back through x_project_backward and attention's.  They are the derivatives of the
 // papers' layers in float64.
 #include <array>
 #include <numeric>

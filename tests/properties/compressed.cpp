@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // DeepSeek-V4's layers through the library's own chain, from what the model's maps give to what its
-// output map reads: gated pooling, norm and rotation into caches, the call by name, the inverse
-// rotation.  A prompt, its chunks and its steps give the report's rows.  The oracle's gradients are
-// central differences of its forward, under lists that do not change.
+// output map reads.  Pooling is gated, norm and rotation go into caches, the call is by name, and o
+// turns back.  A prompt, its chunks and its steps give the report's rows.  The oracle's gradients
+// are central differences of its forward, under lists that do not change.
 #include <numeric>
 
 #include "oracle/compressed_backward.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Either part is a softmax over its own keys under the lse of all: attention's backward of that lse
-// and of the whole o gives what its keys and the rows get from it.  The window's part has the sink.
+// Either part is attention's backward over its own keys, with o and lse of all keys: probabilities
+// and deltas are then those of the whole softmax.  The window's part has the sink.
 #include "core/block_positions.h"
 #include "core/fields.h"
 #include "core/program.h"

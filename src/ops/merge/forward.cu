@@ -5,6 +5,8 @@
 // parts in ascending order, kBatch of them in flight.
 // A column is read in all parts before it is written, and lse_part before lse: part 0 may be the
 // output.
+// Of up to kFew parts each thread has all weights itself, and asks for kAhead pieces of each part
+// before the first sum.
 #include "core/chunk.h"
 #include "core/convert.h"
 #include "core/dtype.h"
@@ -19,6 +21,7 @@ constexpr char kOp[] = "merge_forward";
 constexpr int kThreads = 256;
 
 constexpr int kBatch = 4;
+constexpr int kFew = 4, kAhead = 2;
 constexpr unsigned kWarp = 0xffffffffu;
 
 // One head row of o.
@@ -37,6 +40,17 @@ __device__ Share share_of(const Merge& a, const Row& row, int64_t n) {
   if (!row.active || n >= a.n) return {-1, -INFINITY};
   const int64_t j = a.source_of(n, row.i);
   return {j, j < 0 ? -INFINITY : a.lse_of(n, row.batch, row.head, j)};
+}
+
+// Head row `number` of o, all rows in order.
+__device__ Row row_of(const Merge& a, int64_t number) {
+  const int64_t line = quotient(number, a.h), batch = quotient(line, a.s);
+  return {batch, line - batch * a.s, number - line * a.h, true};
+}
+
+__device__ void store_lse(const Merge& a, const Row& row, float m, float l) {
+  a.lse.as<float>()[row.batch * a.lse.stride[0] + row.head * a.lse.stride[1] +
+                    row.i * a.lse.stride[2]] = m == -INFINITY ? m : m + logf(l);
 }
 
 // Adds the parts to V columns from c on (none where c is past the row); returns l.
@@ -84,12 +98,7 @@ __global__ void __launch_bounds__(kThreads)
        base += int64_t{gridDim.x} * kThreads) {
     const int64_t w = base + threadIdx.x;
     const int lane = threadIdx.x & (lanes - 1);
-    Row row{0, 0, 0, w < work};
-    if (row.active) {
-      const int64_t number = quotient(w, lanes), line = quotient(number, a.h);
-      row.head = number - line * a.h;
-      row.batch = quotient(line, a.s), row.i = line - row.batch * a.s;
-    }
+    const Row row = w < work ? row_of(a, quotient(w, lanes)) : Row{0, 0, 0, false};
     float m = -INFINITY;
     for (int64_t n = lane; n < a.n; n += lanes) m = greater(m, share_of(a, row, n).lse);
     for (int step = lanes / 2; step; step /= 2) m = greater(m, __shfl_xor_sync(kWarp, m, step));
@@ -109,9 +118,60 @@ __global__ void __launch_bounds__(kThreads)
       }
       first += int64_t{lanes} * V;
     } while (first < a.e);
-    if (a.lse && row.active && lane == 0)
-      a.lse.as<float>()[row.batch * a.lse.stride[0] + row.head * a.lse.stride[1] +
-                        row.i * a.lse.stride[2]] = m == -INFINITY ? m : m + logf(l);
+    if (a.lse && row.active && lane == 0) store_lse(a, row, m, l);
+  }
+}
+
+// At most kFew parts, whose rows are whole pieces of V columns.
+template <class Part, class Out, int V>
+__global__ void __launch_bounds__(kThreads)
+    merge_few_kernel(const __grid_constant__ Merge a, int lanes) {
+  const int64_t work = a.b * a.s * a.h * lanes;
+  for (int64_t base = blockIdx.x * int64_t{kThreads}; base < work;
+       base += int64_t{gridDim.x} * kThreads) {
+    const int64_t w = base + threadIdx.x, lane = w & (lanes - 1);
+    const Row row = w < work ? row_of(a, quotient(w, lanes)) : Row{0, 0, 0, false};
+    float weight[kFew], m = -INFINITY, l = 0;
+    const Part* part[kFew];
+#pragma unroll
+    for (int n = 0; n < kFew; ++n) {
+      const Share share = share_of(a, row, n);
+      weight[n] = share.lse, m = greater(m, share.lse);
+      part[n] = a.o_part.as<Part>() + n * a.o_part.stride[0] + row.batch * a.o_part.stride[1] +
+                share.j * a.o_part.stride[2] + row.head * a.o_part.stride[3];
+    }
+#pragma unroll
+    for (int n = 0; n < kFew; ++n) {
+      weight[n] = weight[n] == -INFINITY ? -1 : expf(weight[n] - m);  // < 0: adds nothing
+      if (!(weight[n] < 0)) l += weight[n];
+    }
+    __syncwarp();  // lse may be what other lanes read
+    if (!row.active) continue;
+    if (a.lse && lane == 0) store_lse(a, row, m, l);
+    Out* const o = a.o.as<Out>() + row.batch * a.o.stride[0] + row.i * a.o.stride[1] +
+                   row.head * a.o.stride[2];
+    const int64_t step = int64_t{lanes} * V;
+    for (int64_t first = lane * V; first < a.e; first += kAhead * step) {
+      Chunk<Part, V> x[kAhead][kFew];
+#pragma unroll
+      for (int p = 0; p < kAhead; ++p)
+#pragma unroll
+        for (int n = 0; n < kFew; ++n)
+          if (first + p * step < a.e && !(weight[n] < 0))
+            x[p][n] = *reinterpret_cast<const Chunk<Part, V>*>(part[n] + first + p * step);
+#pragma unroll
+      for (int p = 0; p < kAhead; ++p) {
+        if (first + p * step >= a.e) break;
+        float sum[V] = {};
+#pragma unroll
+        for (int n = 0; n < kFew; ++n)
+          if (!(weight[n] < 0))
+            for (int c = 0; c < V; ++c) sum[c] += weight[n] * to_float(x[p][n].x[c]);
+        Chunk<Out, V> out;
+        for (int c = 0; c < V; ++c) out.x[c] = from_float<Out>(m == -INFINITY ? 0 : sum[c] / l);
+        *reinterpret_cast<Chunk<Out, V>*>(o + first + p * step) = out;
+      }
+    }
   }
 }
 
@@ -131,7 +191,9 @@ Text offer(const Context&, const Merge& request, Plan& plan) {
             a.e % kV == 0 && chunked(a.o_part, sizeof(Part), kV) && chunked(a.o, sizeof(Out), kV);
         const int lanes = lanes_of(a.e / (wide ? kV : 1), 32);
         const int64_t blocks = cuda::ceil_div(a.b * a.s * a.h * lanes, int64_t{kThreads});
-        if (wide)
+        if (wide && a.n <= kFew)
+          cuda::launch<merge_few_kernel<Part, Out, kV>>(ctx, kOp, blocks, kThreads, 0, a, lanes);
+        else if (wide)
           cuda::launch<merge_forward_kernel<Part, Out, kV>>(ctx, kOp, blocks, kThreads, 0, a,
                                                             lanes);
         else
