@@ -2,14 +2,19 @@
 // A recurrence over at most 16 tokens: decode, the check of a draft, and its commit.
 //   H~ = decay . H_(t-1),  H_t = H~ + k^' u,  o_t = scale q^ H_t;  u as core/recur.h has it
 // A block owns up to 128 value columns of a sequence's state head, each of its warps 32: all D rows
-// of them, 64 or 128, in registers.  A warp asks for its state before it does anything else.
+// of them, 64 or 128, in registers.  A warp asks for its state first.
 //
 //   lane     ld + 4 le: 4 along d, 8 along e
 //   rows     D / 4 m + 16 half + 4 ld + i, m < 4, i < 4, in halves of 16 where D = 128
 //   columns  4 le + j of the warp's: 8 lanes have 128 bytes of a row
 //
-// Rows of the tokens (k^, decays, what corrects, q^, values) lie in shared memory. Warps make a
-// token each, or a part of one.  One barrier stands between those that make and those that read.
+// Shared memory: rows of the tokens (k^, decays, what corrects, q^, values), then sums q^ H.  Warps
+// make a token's rows each, or a part of them.  One barrier stands between those that make rows and
+// those that read them.  Sums are of a warp's own columns.
+//
+// A token is one pass over the registers: decay, update and q^ H of four rows in turn.  What
+// corrects needs a sum of all rows first, so a pass before.  A token's q^ H is summed over lanes
+// beside the products of the next one, and becomes an output at the end.
 //
 // Bits: every sum is that of recur_forward_simt, which serves the other cuts of a sequence.
 //   z, o     16 rows in turn, then half + half is its lanes' order 4, then lanes 2, 1
@@ -40,7 +45,7 @@ struct StepRows {
 
   // q^ of the outputs, then bonus . q^ of them.
   static FOVEA_HD int size(const RecurCall& call) {
-    return queries + static_cast<int>(call.outputs) * D * (call.a.bonus ? 2 : 1);
+    return queries + static_cast<int>(call.outputs) * D * (kAdditive<Form> && call.a.bonus ? 2 : 1);
   }
 };
 enum StepScalar : int { kStepBeta = 0, kStepZero, kStepDecay };
@@ -60,39 +65,98 @@ struct RawFour {
     }
   }
   __device__ __forceinline__ void to(int32_t dtype, float (&x)[4]) const {
-    if (dtype == FOVEA_F32) {
-      x[0] = float_of(word.x), x[1] = float_of(word.y), x[2] = float_of(word.z);
-      x[3] = float_of(word.w);
-      return;
-    }
+    if (dtype == FOVEA_F32)
+      of_f32(x);
+    else if (dtype == FOVEA_BF16)
+      of_16<Bf16>(x);
+    else
+      of_16<F16>(x);
+  }
+  __device__ __forceinline__ void of_f32(float (&x)[4]) const {
+    x[0] = float_of(word.x), x[1] = float_of(word.y), x[2] = float_of(word.z);
+    x[3] = float_of(word.w);
+  }
+  template <class T>
+  __device__ __forceinline__ void of_16(float (&x)[4]) const {
     const uint32_t two[2] = {word.x, word.y};
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const auto bits = static_cast<uint16_t>(two[i / 2] >> (i % 2 * 16));
-      x[i] = dtype == FOVEA_F16 ? to_float(F16{bits}) : to_float(Bf16{bits});
-    }
+    for (int i = 0; i < 4; ++i)
+      x[i] = to_float(T{static_cast<uint16_t>(two[i / 2] >> (i % 2 * 16))});
+  }
+};
+
+// One element as it lies.
+struct RawOne {
+  uint32_t word = 0;
+
+  template <int N>
+  __device__ __forceinline__ void load(const Floats<N>& x, int64_t offset) {
+    if (x.dtype == FOVEA_F32)
+      word = x.view.template as<uint32_t>()[offset];
+    else
+      word = x.view.template as<uint16_t>()[offset];
+  }
+  __device__ __forceinline__ float to(int32_t dtype) const {
+    const auto bits = static_cast<uint16_t>(word);
+    return dtype == FOVEA_F32   ? float_of(word)
+           : dtype == FOVEA_F16 ? to_float(F16{bits})
+                                : to_float(Bf16{bits});
   }
 };
 
 // Where an item is; what a thread holds beside a tile is few, so extents fit 32 bits.
 struct StepItem {
-  uint32_t sequence, head, slice;
+  uint32_t sequence, head, slice, key_head, value_head, query_head;
   int32_t batch, begin, count, from, state, out;
 
   __device__ __forceinline__ StepItem(const RecurCall& call, uint32_t item, uint32_t slices) {
-    const uint32_t rest = item / slices;
+    const uint32_t rest = over(item, slices);
     slice = item - rest * slices;
     sequence = rest / static_cast<uint32_t>(call.a.heads);
     head = rest - sequence * static_cast<uint32_t>(call.a.heads);
+    key_head = over(head, call.key_share), value_head = over(head, call.value_share);
+    query_head = over(head * call.outputs, call.query_share);
     const RunTokens q = call.a.run[sequence];
     batch = static_cast<int32_t>(q.batch), begin = static_cast<int32_t>(q.begin);
     count = static_cast<int32_t>(q.count), from = static_cast<int32_t>(q.from);
     state = static_cast<int32_t>(q.state);
     out = static_cast<int32_t>(call.a.run.out_row(sequence));
   }
+  // Most often by 1.
+  static __device__ __forceinline__ uint32_t over(uint32_t x, uint32_t by) {
+    return by == 1 ? x : x / by;
+  }
 };
 
-// Makes rows: a warp has a token, or a part of it where warps outnumber tokens.
+// What a token's rows are made of, as it lies.
+struct RawToken {
+  RawFour key, correction, low_b, decay, query, value;
+  RawOne beta, select, own;
+};
+// Those of q's dtype in f32.
+struct FloatToken {
+  float key[4], correction[4], low_b[4], query[4], value[4];
+
+  // One branch for all of them.
+  template <Recurrence Form>
+  __device__ __forceinline__ void of(const RawToken& raw, int32_t dtype) {
+    if (dtype == FOVEA_F32)
+      each<Form>(raw, [](const RawFour& from, float(&to)[4]) { from.of_f32(to); });
+    else if (dtype == FOVEA_BF16)
+      each<Form>(raw, [](const RawFour& from, float(&to)[4]) { from.of_16<Bf16>(to); });
+    else
+      each<Form>(raw, [](const RawFour& from, float(&to)[4]) { from.of_16<F16>(to); });
+  }
+  template <Recurrence Form, class Convert>
+  __device__ __forceinline__ void each(const RawToken& raw, Convert convert) {
+    convert(raw.key, key), convert(raw.query, query), convert(raw.value, value);
+    if constexpr (Form != Recurrence::additive) convert(raw.correction, correction);
+    if constexpr (Form == Recurrence::low_rank) convert(raw.low_b, low_b);
+  }
+};
+
+// Makes rows: a warp has a token, or a part of it where warps outnumber tokens.  It asks for two of
+// them at a time.
 template <Recurrence Form, bool Keys, int D>
 struct StepMaker {
   using Rows = StepRows<Form, Keys, D>;
@@ -110,17 +174,85 @@ struct StepMaker {
         warp(static_cast<int>(threadIdx.x / 32)) {}
 
   __device__ __forceinline__ bool unit() const { return !kAdditive<Form> && a.l2_norm; }
-  // factor map(x) / |x|, as StageRows has it.
-  __device__ __forceinline__ void mapped(const RawFour& raw, int32_t dtype, int32_t map,
-                                         float (&to)[4], float& scale) const {
-    raw.to(dtype, to);
+  __device__ __forceinline__ bool with_keys() const {
+    return Keys && (Form != Recurrence::low_rank || a.gate_key);
+  }
+  __device__ __forceinline__ const Floats<4>& corrects() const {
+    return Form == Recurrence::low_rank ? a.low_a : a.erase;
+  }
+  // A share of the work: a token, and which of its rows.
+  struct Share {
+    int token, parts;
+  };
+  __device__ __forceinline__ int split() const {
+    const int warps = call.warps, tokens = item.count;
+    return warps >= 3 * tokens ? 3 : warps >= 2 * tokens ? 2 : 1;
+  }
+  __device__ __forceinline__ Share share(int i) const {
+    const int by = split();
+    if (i >= item.count * by) return {0, 0};
+    if (by == 1) return {i, 7};
+    const int token = i >= by, part = i - token * by;  // at most two tokens are split
+    return {token, by == 3 ? 1 << part : part ? kQueriesValues | kDecays : static_cast<int>(kKeys)};
+  }
+  __device__ __forceinline__ bool outputs(int token) const { return a.o && token >= item.from; }
+
+  // A row of a token, from the lane's four elements on.
+  __device__ __forceinline__ int64_t row_at(const Floats<4>& x, int64_t at, uint32_t head,
+                                            int64_t column = 0) const {
+    return x.offset(int64_t{item.batch}, at, int64_t{head}, 0) + column + 4 * lane;
+  }
+  __device__ __forceinline__ int64_t value_at(int64_t at) const {
+    return row_at(a.v, at, item.value_head, item.slice * (32 * call.warps));
+  }
+  // Loads of the warp's shares i and, where there is one, i + warps: nothing waits for them here.
+  __device__ __forceinline__ void ask(int i, RawToken (&raw)[2]) const {
+    const auto [token, parts] = share(i);
+    const bool there = 4 * lane < D, other = parts == 7 && token + call.warps < item.count;
+    const int64_t at = item.begin + token, step = call.warps, batch = item.batch;
+    const int64_t head = item.head;
+    const auto four = [&](RawFour RawToken::*to, const Floats<4>& x, int64_t offset, bool valid,
+                          bool first = true, bool second = true) {
+      (raw[0].*to).load(x, offset, valid && first);
+      if (other) (raw[1].*to).load(x, offset + step * x.view.stride[1], valid && second);
+    };
+    const auto one = [&](RawOne RawToken::*to, const Floats<3>& x) {
+      const int64_t offset = x.offset(batch, at, head);
+      (raw[0].*to).load(x, offset);
+      if (other) (raw[1].*to).load(x, offset + step * x.view.stride[1]);
+    };
+    if (parts & kKeys) {
+      four(&RawToken::key, a.k, row_at(a.k, at, item.key_head), there);
+      if (!kAdditive<Form> && corrects())
+        four(&RawToken::correction, corrects(), row_at(corrects(), at, item.head), there);
+      if (!kAdditive<Form> && a.beta) one(&RawToken::beta, a.beta);
+      if (kAdditive<Form> && a.select) one(&RawToken::select, a.select);
+    }
+    if (parts & kQueriesValues) {
+      if (a.o)
+        four(&RawToken::query, a.q, row_at(a.q, at, item.query_head), there, outputs(token),
+             outputs(token + call.warps));
+      four(&RawToken::value, a.v, value_at(at), 4 * lane < 32 * call.warps);
+    }
+    if (parts & kDecays) {
+      if (with_keys()) four(&RawToken::decay, a.gate_key, row_at(a.gate_key, at, item.head), there);
+      if (a.gate_head) one(&RawToken::own, a.gate_head);
+      if constexpr (Form == Recurrence::low_rank)
+        four(&RawToken::low_b, a.low_b, row_at(a.low_b, at, item.head), there);
+    }
+  }
+  // map(x), and 1 / |x|, as StageRows has them.
+  __device__ __forceinline__ void mapped(int32_t map, float (&x)[4]) const {
+    if (kAdditive<Form> && map != FOVEA_X_FEATURE_MAP_NONE) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x[i] = feature_of(map, x[i]).value;
+    }
+  }
+  __device__ __forceinline__ float norm_of(const float (&x)[4]) const {
     float squares = 0;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      squares = fmaf(to[i], to[i], squares);
-      if (kAdditive<Form>) to[i] = feature_of(map, to[i]).value;
-    }
-    scale = unit() ? 1 / sqrtf(lanes_sum<32>(squares) + a.eps) : 1.f;
+    for (int i = 0; i < 4; ++i) squares = fmaf(x[i], x[i], squares);
+    return 1 / sqrtf(lanes_sum<32>(squares) + a.eps);
   }
   // to = x factor scale: one product without a norm.
   __device__ __forceinline__ void give(float* to, const float (&x)[4], float factor,
@@ -134,114 +266,119 @@ struct StepMaker {
     put(to, y);
   }
   __device__ __forceinline__ void put(float* to, const float (&x)[4]) const {
+    if (4 * lane < D) put_four(to + 4 * lane, x);
+  }
+  static __device__ __forceinline__ void put_four(float* to, const float (&x)[4]) {
+    *reinterpret_cast<float4*>(to) = make_float4(x[0], x[1], x[2], x[3]);
+  }
+
+  __device__ __forceinline__ void keys(const RawToken& raw, FloatToken& x, float norm,
+                                       float* rows) const {
+    float beta = 1, select = 1;
+    if (!kAdditive<Form> && a.beta) beta = beta_of(a.beta_map, raw.beta.to(a.beta.dtype)).value;
+    if (kAdditive<Form> && a.select) select = raw.select.to(a.select.dtype);
+    mapped(a.map_k, x.key);
+    give(rows + Rows::key, x.key, select, norm);
+    if constexpr (!kAdditive<Form>) {
+      if (corrects())
+        put(rows + Rows::correction, x.correction);
+      else
+        give(rows + Rows::correction, x.key, beta, norm);
+      if (lane == 0) rows[Rows::scalars + kStepBeta] = beta;
+    }
+  }
+  __device__ __forceinline__ void queries_values(RawToken& raw, FloatToken& x, float norm,
+                                                 int token, float* rows) const {
     const int c = 4 * lane;
-    if (c < D) *reinterpret_cast<float4*>(to + c) = make_float4(x[0], x[1], x[2], x[3]);
-  }
-
-  __device__ __forceinline__ void make(int64_t at, int parts, bool outputs, float* rows) const {
-    const int c = 4 * lane, columns = 32 * call.warps;
     const bool there = c < D;
-    const int64_t batch = item.batch, head = item.head;
-    const uint32_t head32 = item.head;
-    const uint32_t key_head = head32 / call.key_share;
-    float* scalars = rows + Rows::scalars;
-    const Floats<4>& corrects = Form == Recurrence::low_rank ? a.low_a : a.erase;
-
-    const bool with_keys = Keys && (Form != Recurrence::low_rank || a.gate_key);
-    RawFour key, correction, low_b, decay, query, value;
-    float beta = 1, select = 1, own = 0;
-    const uint32_t first_output = head32 * call.outputs;
-    if (parts & kKeys) {
-      key.load(a.k, a.k.offset(batch, at, key_head, c), there);
-      if (!kAdditive<Form> && corrects)
-        correction.load(corrects, corrects.offset(batch, at, head, c), there);
-      if (!kAdditive<Form> && a.beta) beta = a.beta(batch, at, head);
-      if (kAdditive<Form> && a.select) select = a.select(batch, at, head);
-    }
-    if (parts & kQueriesValues) {
-      if (outputs)
-        query.load(a.q, a.q.offset(batch, at, first_output / call.query_share, c), there);
-      value.load(a.v, a.v.offset(batch, at, head32 / call.value_share, item.slice * columns + c),
-                 c < columns);
-    }
-    if (parts & kDecays) {
-      if (with_keys) decay.load(a.gate_key, a.gate_key.offset(batch, at, head, c), there);
-      if (a.gate_head) own = a.gate_head(batch, at, head);
-      if constexpr (Form == Recurrence::low_rank)
-        low_b.load(a.low_b, a.low_b.offset(batch, at, head, c), there);
-    }
-
-    if (parts & kKeys) {
-      float x[4], scale;
-      if (!kAdditive<Form> && a.beta) beta = beta_of(a.beta_map, beta).value;
-      mapped(key, a.k.dtype, a.map_k, x, scale);
-      give(rows + Rows::key, x, 1 * select, scale);
-      if constexpr (!kAdditive<Form>) {
-        float* to = rows + Rows::correction;
-        if (corrects)
-          correction.to(corrects.dtype, x), put(to, x);
-        else
-          give(to, x, beta * select, scale);
-      }
-      if (!kAdditive<Form> && lane == 0) scalars[kStepBeta] = beta;
-    }
-    if (parts & kQueriesValues) {
-      float x[4], scale;
-      for (uint32_t n = 0; outputs && n < call.outputs; ++n) {
-        if (n)
-          query.load(a.q, a.q.offset(batch, at, (first_output + n) / call.query_share, c), there);
-        mapped(query, a.q.dtype, a.map_q, x, scale);
-        float* to = rows + Rows::queries + static_cast<int>(n) * D;
-        give(to, x, 1, scale);
-        if (kAdditive<Form> && a.bonus && there) {
+    if (c < 32 * call.warps) put_four(rows + c, x.value);
+    if (!outputs(token)) return;
+#pragma unroll 1
+    for (uint32_t n = 0;;) {
+      mapped(a.map_q, x.query);
+      float* to = rows + Rows::queries + static_cast<int>(n) * D;
+      give(to, x.query, 1, norm);
+      if (kAdditive<Form> && a.bonus && there) {
+        float y[4];
 #pragma unroll
-          for (int i = 0; i < 4; ++i) x[i] = to[c + i] * *a.bonus.at(head, c + i);
-          put(to + call.outputs * D, x);
-        }
+        for (int i = 0; i < 4; ++i) y[i] = to[c + i] * *a.bonus.at(int64_t{item.head}, c + i);
+        put(to + call.outputs * D, y);
       }
-      value.to(a.v.dtype, x);
-      if (c < columns) *reinterpret_cast<float4*>(rows + c) = make_float4(x[0], x[1], x[2], x[3]);
-    }
-    if (parts & kDecays) {
-      bool zero = false;
-      const float rate = a.rate_of(head);
-      if (a.gate_head)
-        own = a.gate(own + (a.bias && !with_keys ? *a.bias.at(head, 0) : 0.f), rate).value;
-      if constexpr (Keys) {
-        float x[4] = {own, own, own, own};
-        if (with_keys) decay.to(a.gate_key.dtype, x);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float bias = a.bias && there ? *a.bias.at(head, c + i) : 0.f;
-          x[i] = exp_of(with_keys ? own + a.gate(x[i] + bias, rate).value : own);
-          zero |= there && x[i] == 0;
-        }
-        put(rows + Rows::decay, x);
-      } else if (a.gate_head) {
-        const float one = exp_of(own);
-        zero = one == 0;
-        if (lane == 0) scalars[kStepDecay] = one;
-      }
-      zero = __any_sync(~0u, zero);
-      if (lane == 0) scalars[kStepZero] = zero ? 1.f : 0.f;
-      if constexpr (Form == Recurrence::low_rank) {
-        float x[4];
-        low_b.to(a.low_b.dtype, x), put(rows + Rows::low_b, x);
-      }
+      if (++n == call.outputs) return;
+      const uint32_t head = (item.head * call.outputs + n) / call.query_share;
+      raw.query.load(a.q, row_at(a.q, item.begin + token, head), there);
+      raw.query.to(a.q.dtype, x.query);
+      if (unit()) norm = norm_of(x.query);
     }
   }
-  // All tokens of the item.
-  __device__ __forceinline__ void all(int tokens, int size, float* rows) const {
-    const int warps = call.warps;
-    const int split = warps >= 3 * tokens ? 3 : warps >= 2 * tokens ? 2 : 1;
+  __device__ __forceinline__ void decays(const RawToken& raw, float* rows) const {
+    const int c = 4 * lane;
+    const int64_t head = item.head;
+    const bool there = c < D;
+    float* scalars = rows + Rows::scalars;
+    bool zero = false;
+    float own = 0;
+    const float rate = a.rate_of(head);
+    if (a.gate_head)
+      own = a.gate(raw.own.to(a.gate_head.dtype) +
+                       (a.bias && !with_keys() ? *a.bias.at(head, 0) : 0.f),
+                   rate)
+                .value;
+    if constexpr (Keys) {
+      float x[4] = {own, own, own, own};
+      if (with_keys()) raw.decay.to(a.gate_key.dtype, x);
+      if (with_keys()) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          if (a.bias && there) x[i] += *a.bias.at(head, c + i);
+        // One branch for four.
+        if (a.gate.map == FOVEA_X_GATE_MAP_LOG) {
+#pragma unroll
+          for (int i = 0; i < 4; ++i)
+            x[i] = own + GateMap{FOVEA_X_GATE_MAP_LOG, a.gate.bound, 1}(x[i], 0).value;
+        } else {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) x[i] = own + a.gate(x[i], rate).value;
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) x[i] = exp_of(x[i]), zero |= there && x[i] == 0;
+      put(rows + Rows::decay, x);
+    } else {
+      const float one = a.gate_head ? exp_of(own) : 1.f;
+      zero = one == 0;
+      if (lane == 0) scalars[kStepDecay] = one;
+    }
+    zero = __any_sync(~0u, zero);
+    if (lane == 0) scalars[kStepZero] = zero ? 1.f : 0.f;
+  }
+  // The rows of share i.
+  __device__ __forceinline__ void make(int i, RawToken& raw, int size, float* all) const {
+    const auto [token, parts] = share(i);
+    float* rows = all + token * size;
+    FloatToken x;
+    x.of<Form>(raw, a.q.dtype);
+    float of_key = 1, of_query = 1;
+    if (unit()) of_key = norm_of(x.key), of_query = norm_of(x.query);
+    if (parts & kKeys) keys(raw, x, of_key, rows);
+    if (parts & kQueriesValues) queries_values(raw, x, of_query, token, rows);
+    if (parts & kDecays) {
+      decays(raw, rows);
+      if constexpr (Form == Recurrence::low_rank) put(rows + Rows::low_b, x.low_b);
+    }
+  }
+  // All shares, of which the warp's first two are on their way.
+  __device__ __forceinline__ void all(RawToken (&raw)[2], int size, float* rows) const {
+    const int shares = item.count * split();
+    // A loop, or code that maps and rounds would stand twice.
 #pragma unroll 1
-    for (int i = warp; i < tokens * split; i += warps) {
-      const int token = i / split, part = i - token * split;
-      const int parts = split == 3   ? 1 << part
-                        : split == 1 ? 7
-                        : part       ? kQueriesValues | kDecays
-                                     : static_cast<int>(kKeys);
-      make(item.begin + token, parts, a.o && token >= item.from, rows + token * size);
+    for (int i = warp, round = 0; i < shares; i += call.warps, ++round) {
+      if (round && round % 2 == 0) {
+        raw[0] = raw[1] = RawToken{};  // or a load would wait for the one before of its registers
+        ask(i, raw);
+      }
+      make(i, raw[0], size, rows);
+      raw[0] = raw[1];
     }
   }
 };
@@ -253,56 +390,96 @@ class StepWalk {
   static constexpr int D = 64 * Halves;
   using Rows = StepRows<Form, Keys, D>;
   using Tile = float[Halves][R][CW];
+  static constexpr int kSlot = 4 * kStepColumns;  // bytes of a token's sums
 
-  __device__ __forceinline__ StepWalk(const RecurCall& call, const StepItem& item)
+  __device__ __forceinline__ StepWalk(const RecurCall& call, const StepItem& item,
+                                      uint32_t thread = threadIdx.x)
       : a_(call.a),
         call_(call),
         item_(item),
-        ld_(static_cast<int>(threadIdx.x % 4)),
-        local_(static_cast<int>(threadIdx.x / 4 * CW)) {}
+        thread_(thread),
+        ld_(static_cast<int>(thread % 4)),
+        local_(static_cast<int>(thread / 4 * CW)) {}
 
   __device__ __forceinline__ void load(Tile& h) const {
-    const Floats<4>& x = a_.state_in;
-    if (item_.state < 0) {
+    if (item_.state < 0) return nothing(h);
+    each_state_four(a_.state_in, item_.state, call_.in,
+                    [&](const auto* from, int half, int r) { ask_four(from, h[half][r]); });
+  }
+  // The state as it is used.  Apart from its loads, or all that follows them would wait for them.
+  __device__ __forceinline__ void settle(Tile& h) const {
+    if (item_.state < 0) return;
+    if (a_.state_in.dtype != FOVEA_F32) {
+      keep_branch();
 #pragma unroll
-      for (int n = 0; n < Halves * R; ++n)
-        h[n / R][n % R][0] = h[n / R][n % R][1] = h[n / R][n % R][2] = h[n / R][n % R][3] = 0;
-      return;
+      for (int n = 0; n < Halves * R; ++n) {
+        float(&four)[CW] = h[n / R][n % R];
+        const uint32_t low = __float_as_uint(four[0]), high = __float_as_uint(four[1]);
+        four[0] = float_of(low << 16), four[1] = float_of(low & 0xffff0000u);
+        four[2] = float_of(high << 16), four[3] = float_of(high & 0xffff0000u);
+      }
     }
-    const auto ask = [](const auto* from, float(&four)[CW]) { ask_four(from, four); };
-    each_state_four(x, item_.state, call_.in, h, ask);
     if (call_.in == StateOrder::rows) turn(h);
   }
-  __device__ __forceinline__ void steps(const float* rows, int size, Tile& h) const {
-    // Where the lane's element of a token's o is.
-    int64_t at =
-        a_.o ? a_.o.offset(item_.batch, item_.begin, int64_t{item_.head} * call_.outputs, own())
-             : 0;
-    const int from = a_.o ? item_.from : INT_MAX;
-    int kept = 0, until = a_.snapshot ? static_cast<int>(a_.run.every) : INT_MAX;
-    // A token's outputs come before its step, or after it and so in the next turn.  Outputs and
-    // stores have one place each, or the kernel had them twice.
-    const int behind = kAdditive<Form> && a_.read_before ? 0 : 1;
-    at -= behind * a_.o.view.stride[1];
+  // `rows`, `sums`: addresses in shared memory; `size`: bytes of a token's rows.
+  // A turn has little beside its step: sums of lanes are kept in `sums`, and become outputs at the
+  // end, or at once where a token has several.
+  __device__ __forceinline__ void steps(uint32_t rows, int size, uint32_t sums, Tile& h) const {
+    // With read_before a token's output is of the state that the token before left.
+    const int ahead = kAdditive<Form> && a_.read_before ? 1 : 0, count = item_.count;
+    const bool several = call_.outputs > 1;
+    const int from = a_.o ? item_.from : count, lane = static_cast<int>(threadIdx.x % 32);
+    const bool zeros = __any_sync(
+        ~0u, lane < count && one(rows + lane * size + 4 * (Rows::scalars + kStepZero)) != 0);
+    // Turns after which a snapshot, other outputs, or the end is due.
+    const int every = a_.snapshot ? static_cast<int>(min(a_.run.every, int64_t{INT_MAX})) : INT_MAX;
+    int next = every - 1, kept = 0, due = several ? -1 : min(count, next);
+    uint32_t own_rows = 16 * ld_;
+    asm volatile("" : "+r"(own_rows));  // or places within a row would be joined to it one by one
+    uint32_t row = rows, query = rows, slot = sums + ahead * kSlot + 4 * (local_ + ld_);
+    const uint32_t last_row = rows + max(count - 1, 0) * size;
+    float y[CW] = {};  // the lane's part of q^ H of the last token
 #pragma unroll 1
-    for (int t = 0;; ++t, rows += size, at += a_.o.view.stride[1]) {
-      const int out = t - behind;
-      if (out >= from && out < item_.count) outputs(rows - behind * size, item_.begin + out, at, h);
-      const bool last = t == item_.count;
+    for (int t = -ahead;; ++t) {
+      if (static_cast<uint32_t>(t) < static_cast<uint32_t>(count)) {
+        // Steps in turn while nothing else is due.
+        for (const int stop = min(due, count - 1);; ++t) {
+          float sum;
+          step(row, row + own_rows, query + own_rows, zeros, h, y, sum);
+          put(slot, sum);
+          row += size, slot += kSlot;
+          if (t >= stop) break;
+          query = min(query + size, last_row);
+        }
+      } else if (kAdditive<Form> && t < 0 && count > 0) {
+        part(query + 4 * Rows::queries + own_rows, h, y);
+      }
+      const int now = t + ahead;
+      const uint32_t of_now = query;
+      if (now >= 0) query = min(query + size, last_row);
+      if (t < due) continue;
+
+      const bool last = t == count;
+      if (several ? now >= from && now < count : last && from < count) {
+        if (several || !ahead) put(several ? sums + 4 * (local_ + ld_) : slot, sum_of_own(y));
+        if (several) others(of_now, sums, h);
+        if (several)
+          finish(of_now, size, sums, now, static_cast<int>(call_.outputs));
+        else
+          finish(rows + from * size, size, sums + (from + 1) * kSlot, from, count - from);
+      }
       int64_t to = last && a_.state_out ? item_.out : -1;
-      if (!last) {
-        step(rows, h);
-        if (--until == 0) {
-          until = static_cast<int>(a_.run.every);
-          if (kept < a_.run.kept) {
-            const int row = *a_.run.snapshot_row.template at<int32_t>(item_.sequence, kept++);
-            to = row < a_.run.snapshots ? row : -1;
-          }
+      if (t == next && !last) {
+        next += every;
+        if (kept < a_.run.kept) {
+          const int row = *a_.run.snapshot_row.template at<int32_t>(item_.sequence, kept++);
+          to = row < a_.run.snapshots ? row : -1;
         }
       }
       if (to >= 0)
         store(last ? a_.state_out : a_.snapshot, to, last ? call_.out : call_.snapshot, h);
       if (last) return;
+      if (!several) due = min(count, next);
     }
   }
 
@@ -315,20 +492,27 @@ class StepWalk {
                  : "l"(from)
                  : "memory");
   }
+  // Two words of two, which settle() parts.
   static __device__ __forceinline__ void ask_four(const Bf16* from, float (&x)[CW]) {
-    uint32_t two[2];
-    asm volatile("ld.global.v2.b32 {%0, %1}, [%2];"
-                 : "=r"(two[0]), "=r"(two[1])
+    asm volatile("ld.global.v2.f32 {%0, %1}, [%2];"
+                 : "=f"(x[0]), "=f"(x[1])
                  : "l"(from)
                  : "memory");
-#pragma unroll
-    for (int j = 0; j < CW; ++j)
-      x[j] = float_of(j % 2 ? two[j / 2] & 0xffff0000u : two[j / 2] << 16);
   }
-  // visit(pointer, four) for the lane's pieces as they lie: rows of columns, or columns of rows.
+  // A condition that is the same in all lanes stays a branch: it would be a choice an element.
+  static __device__ __forceinline__ void keep_branch() {
+    asm volatile("" ::: "memory");
+  }
+  static __device__ __forceinline__ void nothing(Tile& h) {
+#pragma unroll
+    for (int n = 0; n < Halves * R; ++n)
+#pragma unroll
+      for (int j = 0; j < CW; ++j) h[n / R][n % R][j] = 0;
+  }
+  // visit(pointer, half, r) for the lane's pieces as they lie: rows of columns, or columns of rows.
   template <class Visit>
   __device__ __forceinline__ void each_state_four(const Floats<4>& x, int64_t state,
-                                                  StateOrder order, Tile& h, Visit visit) const {
+                                                  StateOrder order, Visit visit) const {
     const int64_t by_row = x.view.stride[2];
     const int64_t step = order == StateOrder::columns ? by_row : x.view.stride[3];
     const int64_t first = x.offset(state, int64_t{item_.head}, 4 * ld_, column());
@@ -339,7 +523,7 @@ class StepWalk {
         for (int half = 0; half < Halves; ++half)
 #pragma unroll
           for (int i = 0; i < 4; ++i)
-            visit(from + (D / 4 * m + 16 * half) * by_row + i * step, h[half][4 * m + i]);
+            visit(from + (D / 4 * m + 16 * half) * by_row + i * step, half, 4 * m + i);
     };
     if (x.dtype == FOVEA_F32)
       all(x.view.template as<float>() + first);
@@ -348,38 +532,17 @@ class StepWalk {
   }
   // Each 4 x 4 elements, transposed.
   static __device__ __forceinline__ void turn(Tile& h) {
+    keep_branch();
 #pragma unroll
     for (int half = 0; half < Halves; ++half) Lane::turn(h[half]);
   }
   __device__ __forceinline__ void store(const Floats<4>& x, int64_t state, StateOrder order,
                                         Tile& h) const {
     if (order == StateOrder::rows) turn(h);
-    each_state_four(x, state, order, h, [](auto* to, const float(&four)[CW]) {
-      store4(to, sizeof(*to) == 4 ? FOVEA_F32 : FOVEA_BF16, 0, four);
+    each_state_four(x, state, order, [&](auto* to, int half, int r) {
+      store4(to, sizeof(*to) == 4 ? FOVEA_F32 : FOVEA_BF16, 0, h[half][r]);
     });
     if (order == StateOrder::rows) turn(h);
-  }
-  // visit(row past the lane's first one, its piece of the row)
-  template <class Visit>
-  static __device__ __forceinline__ void each_piece(Tile& h, Visit visit) {
-#pragma unroll
-    for (int m = 0; m < 4; ++m)
-#pragma unroll
-      for (int half = 0; half < Halves; ++half)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) visit(D / 4 * m + 16 * half + i, h[half][4 * m + i]);
-  }
-  // visit(x, its piece) for the lane's elements of a row in shared memory.
-  template <class Visit>
-  __device__ __forceinline__ void each(const float* row, Tile& h, Visit visit) const {
-#pragma unroll
-    for (int m = 0; m < 4; ++m)
-#pragma unroll
-      for (int half = 0; half < Halves; ++half) {
-        const float4 x = *reinterpret_cast<const float4*>(row + D / 4 * m + 16 * half + 4 * ld_);
-        visit(x.x, half, h[half][4 * m]), visit(x.y, half, h[half][4 * m + 1]);
-        visit(x.z, half, h[half][4 * m + 2]), visit(x.w, half, h[half][4 * m + 3]);
-      }
   }
   __device__ __forceinline__ int64_t column() const {
     return int64_t{item_.slice} * (32 * call_.warps) + local_;
@@ -389,98 +552,188 @@ class StepWalk {
     return column() + ld_;
   }
 
-  // The lane's part of x' H: its halves are added.
-  __device__ __forceinline__ void part(const float* row, Tile& h, float (&to)[CW]) const {
-    float sum[Halves][CW] = {};
-    each(row, h, [&](float x, int half, const float(&piece)[CW]) {
+  // visit(bytes into a row, half, first row of h) for each four rows of the lane.
+  template <class Visit>
+  __device__ __forceinline__ void each_four(Visit visit) const {
 #pragma unroll
-      for (int j = 0; j < CW; ++j) sum[half][j] = fmaf(x, piece[j], sum[half][j]);
-    });
+    for (int m = 0; m < 4; ++m)
+#pragma unroll
+      for (int half = 0; half < Halves; ++half) visit(4 * (D / 4 * m + 16 * half), half, 4 * m);
+  }
+  // Rows in shared memory, which none changes any more: the compiler may load them early.
+  static __device__ __forceinline__ void four(uint32_t from, float (&x)[4]) {
+    asm("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+        : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
+        : "r"(from));
+  }
+  static __device__ __forceinline__ float one(uint32_t from) {
+    float x;
+    asm("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from));
+    return x;
+  }
+  static __device__ __forceinline__ void halves(const float (&sum)[Halves][CW], float (&to)[CW]) {
 #pragma unroll
     for (int j = 0; j < CW; ++j) to[j] = Halves == 2 ? sum[0][j] + sum[Halves - 1][j] : sum[0][j];
   }
-  __device__ __forceinline__ void product(const float* row, Tile& h, float (&to)[CW]) const {
-    part(row, h, to);
+  // The lane's part of x' H; rows from the lane's first element on, here and below.
+  __device__ __forceinline__ void part(uint32_t row, Tile& h, float (&to)[CW]) const {
+    float sum[Halves][CW] = {};
+    each_four([&](int c, int half, int r) {
+      float x[4];
+      four(row + c, x);
 #pragma unroll
-    for (int j = 0; j < CW; ++j) to[j] = lanes_sum<4>(to[j]);
+      for (int i = 0; i < 4; ++i)
+#pragma unroll
+        for (int j = 0; j < CW; ++j) sum[half][j] = fmaf(x[i], h[half][r + i][j], sum[half][j]);
+    });
+    halves(sum, to);
   }
-  // H += x' y
-  __device__ __forceinline__ void add(const float* row, const float (&y)[CW], Tile& h) const {
-    each(row, h, [&](float x, int, float(&piece)[CW]) {
+  static __device__ __forceinline__ void put(uint32_t to, float x) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
+  }
+  // H_(t-1) becomes H_t.  `sum`: of y as it was, over lanes; then y: the lane's part of query' H_t.
+  // One pass, but for what corrects: it is a sum of all rows, and another pass before.
+  __device__ __forceinline__ void step(uint32_t token, uint32_t rows, uint32_t query, bool zeros,
+                                       Tile& h, float (&y)[CW], float& sum) const {
+    float scalars[4], u[CW], z[CW], before[Halves][CW] = {}, out[Halves][CW] = {};
+    four(token + 4 * Rows::scalars, scalars), four(token + 4 * local_, u);
+    if (Form != Recurrence::low_rank && zeros) clear(rows, scalars, h);
+    sum = sum_of_own(y);
+    if constexpr (!kAdditive<Form>) {
+      each_four([&](int c, int half, int r) {
+        float decay[4], correction[4];
+        four(rows + 4 * Rows::correction + c, correction);
+        if constexpr (Form == Recurrence::corrected) decays(rows + c, scalars, decay);
 #pragma unroll
-      for (int j = 0; j < CW; ++j) piece[j] = fmaf(x, y[j], piece[j]);
+        for (int i = 0; i < 4; ++i)
+#pragma unroll
+          for (int j = 0; j < CW; ++j) {
+            float& x = h[half][r + i][j];
+            if constexpr (Form == Recurrence::corrected) x *= decay[i];
+            before[half][j] = fmaf(correction[i], x, before[half][j]);
+          }
+      });
+      halves(before, z);
+#pragma unroll
+      for (int j = 0; j < CW; ++j) {
+        z[j] = lanes_sum<4>(z[j]);
+        if (Form == Recurrence::corrected) u[j] = fmaf(scalars[kStepBeta], u[j], -z[j]);
+      }
+    }
+    if (Form == Recurrence::low_rank && zeros) clear(rows, scalars, h);
+    each_four([&](int c, int half, int r) {
+      float decay[4], low_b[4], key[4], q[4];
+      four(rows + 4 * Rows::key + c, key), four(query + 4 * Rows::queries + c, q);
+      if constexpr (Form == Recurrence::low_rank) four(rows + 4 * Rows::low_b + c, low_b);
+      if constexpr (Form != Recurrence::corrected) decays(rows + c, scalars, decay);
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+#pragma unroll
+        for (int j = 0; j < CW; ++j) {
+          float& x = h[half][r + i][j];
+          if constexpr (Form != Recurrence::corrected) x *= decay[i];
+          if constexpr (Form == Recurrence::low_rank) x = fmaf(low_b[i], z[j], x);
+          x = fmaf(key[i], u[j], x);
+          out[half][j] = fmaf(q[i], x, out[half][j]);
+        }
+    });
+    halves(out, y);
+  }
+  __device__ __forceinline__ void decays(uint32_t rows, const float (&scalars)[4],
+                                         float (&decay)[4]) const {
+    if constexpr (Keys) return four(rows + 4 * Rows::decay, decay);
+    decay[0] = decay[1] = decay[2] = decay[3] = scalars[kStepDecay];
+  }
+  // Of rows whose decay is 0 nothing is left, be it inf or NaN.
+  __device__ __forceinline__ void clear(uint32_t rows, const float (&scalars)[4], Tile& h) const {
+    each_four([&](int c, int half, int r) {
+      float decay[4];
+      decays(rows + c, scalars, decay);
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+#pragma unroll
+        for (int j = 0; j < CW; ++j) h[half][r + i][j] = decay[i] == 0 ? 0 : h[half][r + i][j];
     });
   }
-  // H_(t-1) becomes H_t.
-  __device__ __forceinline__ void step(const float* rows, Tile& h) const {
-    const float4 four = *reinterpret_cast<const float4*>(rows + local_);
-    const float4 scalars = *reinterpret_cast<const float4*>(rows + Rows::scalars);
-    const float value[CW] = {four.x, four.y, four.z, four.w};
-    float u[CW], z[CW];
-    if constexpr (Form == Recurrence::low_rank) product(rows + Rows::correction, h, z);
-    shrink(rows, scalars.z, scalars.y != 0, h);
-    if constexpr (Form == Recurrence::corrected) product(rows + Rows::correction, h, z);
-#pragma unroll
-    for (int j = 0; j < CW; ++j)
-      u[j] = Form == Recurrence::corrected ? fmaf(scalars.x, value[j], -z[j]) : value[j];
-    if constexpr (Form == Recurrence::low_rank) add(rows + Rows::low_b, z, h);
-    add(rows + Rows::key, u, h);
-  }
-  // Where no decay is 0 they multiply without a select.
-  __device__ __forceinline__ void shrink(const float* rows, float decay, bool zero, Tile& h) const {
-    if constexpr (Keys) {
-      each(rows + Rows::decay, h, [&](float x, int, float(&piece)[CW]) {
-#pragma unroll
-        for (int j = 0; j < CW; ++j) piece[j] *= x;
-      });
-      if (zero)
-        each(rows + Rows::decay, h, [&](float x, int, float(&piece)[CW]) {
-#pragma unroll
-          for (int j = 0; j < CW; ++j) piece[j] = x == 0 ? 0 : piece[j];
-        });
-    } else if (a_.gate_head) {
-      each_piece(h, [&](int, float(&piece)[CW]) {
-#pragma unroll
-        for (int j = 0; j < CW; ++j) piece[j] *= decay;
-      });
-      if (zero)
-        each_piece(h,
-                   [&](int, float(&piece)[CW]) { piece[0] = piece[1] = piece[2] = piece[3] = 0; });
-    }
-  }
-  // The lane's element of a token's outputs.
-  __device__ __forceinline__ void outputs(const float* rows, int64_t token, int64_t at,
-                                          Tile& h) const {
-    const int count = static_cast<int>(call_.outputs);
-    const float value = rows[local_ + ld_];
+  // Sums of a token's outputs beside the first, of its state.
+  __device__ __forceinline__ void others(uint32_t rows, uint32_t sums, Tile& h) const {
 #pragma unroll 1
-    for (int n = 0; n < count; ++n, at += a_.o.view.stride[2]) {
-      const float* query = rows + Rows::queries + n * D;
+    for (int n = 1; n < static_cast<int>(call_.outputs); ++n) {
       float y[CW];
-      part(query, h, y);
-      float one = fmaf(a_.scale, sum_of_own(y), a_.added);
-      if constexpr (kAdditive<Form>)
-        if (a_.den) one /= *a_.den.at(item_.batch, token, int64_t{item_.head} * count + n);
-      if constexpr (kAdditive<Form>)
-        if (a_.bonus) {
-          const float own = a_.scale * dot(query + count * D, rows + Rows::key);
-          one += a_.bonus_of(__fmul_rn(own, value));  // never one operation with the sum
-        }
-      if (kAdditive<Form> && a_.skip)
-        one = fmaf(*a_.skip.at(int64_t{item_.head}, own()), value, one);
-      store_fp(a_.o.view.data, a_.o.dtype, at, one);
+      part(rows + 4 * (Rows::queries + n * D + 4 * ld_), h, y);
+      put(sums + n * kSlot + 4 * (local_ + ld_), sum_of_own(y));
     }
+  }
+  // Outputs from the sums q^ H of `count` tokens from the `first` on, or of as many outputs of one:
+  // four at a time, four columns a lane.
+  __device__ __forceinline__ void finish(uint32_t rows, int size, uint32_t sums, int first,
+                                         int count) const {
+    const int outputs = static_cast<int>(call_.outputs), lane = static_cast<int>(threadIdx.x % 32);
+    const int c = local_ - local_ % 32 + lane % 8 * 4;
+    const int64_t head = item_.head, column = int64_t{item_.slice} * (32 * call_.warps) + c;
+    __syncwarp();
+#pragma unroll 1
+    for (int base = 0; base < count; base += 4) {
+      const int i = base + lane / 8, n = outputs > 1 ? i : 0;
+      const uint32_t of = rows + (i - n) * size;
+      float bonus = 0;
+      if (kAdditive<Form> && a_.bonus)
+#pragma unroll 1
+        for (int k = 0; k < 4; ++k) {
+          const int m = min(base + k, count - 1), output = outputs > 1 ? m : 0;
+          const uint32_t at = rows + (m - output) * size;
+          const float own =
+              a_.scale * dot(at + 4 * (Rows::queries + (outputs + output) * D), at + 4 * Rows::key);
+          if (lane / 8 == k) bonus = own;
+        }
+      if (i >= count) continue;
+      const int64_t token = item_.begin + first + i - n, output = head * outputs + n;
+      float x[CW], value[CW];
+#pragma unroll
+      for (int j = 0; j < CW; ++j) {
+        const int at = 4 * (c + j);
+        x[j] = fmaf(a_.scale, take(sums + i * kSlot + at), kAdditive<Form> ? a_.added : 0.f);
+        value[j] = kAdditive<Form> ? take(of + at) : 0.f;
+      }
+      if constexpr (kAdditive<Form>) {
+        const float over = a_.den ? *a_.den.at(item_.batch, token, output) : 1.f;
+#pragma unroll
+        for (int j = 0; j < CW; ++j) {
+          if (a_.den) x[j] /= over;
+          // Never one operation with the sum.
+          if (a_.bonus) x[j] += a_.bonus_of(__fmul_rn(bonus, value[j]));
+          if (a_.skip) x[j] = fmaf(*a_.skip.at(head, column + j), value[j], x[j]);
+        }
+      }
+      const int64_t at = a_.o.offset(int64_t{item_.batch}, token, output, column);
+      if (call_.fours & kFoursO) {
+        store_four(a_.o, at, x);
+      } else {
+#pragma unroll
+        for (int j = 0; j < CW; ++j)
+          store_fp(a_.o.view.data, a_.o.dtype, at + j * a_.o.view.stride[3], x[j]);
+      }
+    }
+    __syncwarp();
+  }
+  // What the warp has put.
+  static __device__ __forceinline__ float take(uint32_t from) {
+    float x;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
+    return x;
   }
   // Of two rows in shared memory, the same in all lanes.
-  __device__ __forceinline__ float dot(const float* x, const float* y) const {
+  __device__ __forceinline__ float dot(uint32_t x, uint32_t y) const {
     float sum[Halves] = {};
 #pragma unroll 1
     for (int m = 0; m < 4; ++m)
 #pragma unroll
       for (int half = 0; half < Halves; ++half) {
-        const int at = D / 4 * m + 16 * half + 4 * ld_;
+        const int at = 4 * (D / 4 * m + 16 * half + 4 * ld_);
+        float a[4], b[4];
+        four(x + at, a), four(y + at, b);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) sum[half] = fmaf(x[at + i], y[at + i], sum[half]);
+        for (int i = 0; i < 4; ++i) sum[half] = fmaf(a[i], b[i], sum[half]);
       }
     return lanes_sum<4>(Halves == 2 ? sum[0] + sum[Halves - 1] : sum[0]);
   }
@@ -497,6 +750,7 @@ class StepWalk {
   const Recur& a_;
   const RecurCall& call_;
   const StepItem& item_;
+  const uint32_t thread_;
   const int ld_, local_;  // the lane along d, its first column in the block
 };
 
@@ -506,11 +760,20 @@ __device__ __forceinline__ void step_block(const RecurCall& call, uint32_t slice
   const StepItem item(call, blockIdx.x, slices);
   const int size = StepRows<Form, Keys, Walk::D>::size(call);
   const Walk walk(call, item);
+  const StepMaker<Form, Keys, Walk::D> maker(call, item);
   typename Walk::Tile h;
+  RawToken raw[2];
   walk.load(h);
-  StepMaker<Form, Keys, Walk::D>(call, item).all(item.count, size, rows);
+  maker.ask(maker.warp, raw);
+  maker.all(raw, size, rows);
+  walk.settle(h);
   __syncthreads();
-  walk.steps(rows, size, h);
+  // Opaque after the barrier: loads of rows are bound to it by their address.
+  uint32_t from = static_cast<uint32_t>(__cvta_generic_to_shared(rows));
+  asm volatile("" : "+r"(from)::"memory");
+  // As of a shuffle the thread's number stays in a register: it would be read again each turn.
+  Walk(call, item, __shfl_sync(~0u, threadIdx.x, threadIdx.x % 32))
+      .steps(from, 4 * size, from + static_cast<uint32_t>(4 * call.a.run.token_max) * size, h);
 }
 
 // Eight warps a multiprocessor have 128 KB of states under way with D 128, twelve 96 KB with D 64.
@@ -532,7 +795,10 @@ bool launch_steps(Context& ctx, const char* op, RecurCall call) {
   call.warps = a.run.token_max == 1 || few ? 2 : kStepWarps;
   while (columns % call.warps) --call.warps;
   const int64_t work = warps / call.warps;
-  const int64_t bytes = 4 * a.run.token_max * StepRows<Form, Keys, 64 * Halves>::size(call);
+  // Rows of tokens, then sums: of each and one more, or of a token's outputs.
+  const int64_t sums = std::max<int64_t>(a.run.token_max, call.outputs) + 1;
+  const int64_t rows = a.run.token_max * StepRows<Form, Keys, 64 * Halves>::size(call);
+  const int64_t bytes = 4 * (rows + sums * kStepColumns);
   if (bytes > device.shared_block_bytes || work > INT_MAX) return false;
   launch<recur_steps_simt<Form, Keys, Halves>>(ctx, op, work, 32 * call.warps, bytes, call,
                                                static_cast<uint32_t>(columns / call.warps));
