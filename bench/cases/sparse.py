@@ -155,6 +155,52 @@ class ListDecode(Case):
         return Own(self.op, ctx, q, k, v, compared=0, **fields), dense
 
 
+@dataclasses.dataclass(frozen=True)
+class LatentList(Case):
+    """DSA's attention: each row sees `count` random keys of a cache of latents, whose first 512 of
+    576 columns are v, beside our own dense attention of one row a sequence."""
+
+    b: int
+    h: int
+    n: int
+    t: int
+    count: int = 2048
+    page: int = 0
+    dtype: str = "bf16"
+    family = "x_sparse"
+    limit = 0  # the peer computes something else
+    peer = "fovea dense"
+
+    def words(self):
+        yield f"latent_list_b{self.b}_h{self.h}_n{size(self.n)}_t{size(self.t)}_count{self.count}"
+        yield f"page{self.page}" if self.page else None
+
+    @property
+    def work(self):
+        return 2 * self.b * self.n * self.h * self.count * (576 + 512)
+
+    @property
+    def bytes(self):
+        return self.b * self.n * (self.count * 576 + self.h * (576 + 512)) * self.itemsize
+
+    def setup(self, ctx, device, seed):
+        normal = self.draw(device, seed)
+        q, k = normal(self.b, self.n, self.h, 576), normal(self.b, self.t, 1, 576)
+        rows = [
+            torch.rand(min(1024, self.n - i), self.t, device=device).topk(self.count).indices.int()
+            for _ in range(self.b)
+            for i in range(0, self.n, 1024)
+        ]
+        index, place = torch.cat(rows).view(self.b, 1, self.n, self.count), {}
+        if self.page:
+            order = torch.randperm(self.b * self.t // self.page, device=device)
+            k = k.reshape(-1, self.page, 1, 576)[order]
+            place["page_table"] = order.argsort().reshape(self.b, -1).int()
+        fields = {"index": index, "block_rows": 1, "block_keys": 1, **place}
+        dense = Own("attention_forward", ctx, q[:, :1], k, k[..., :512], compared=0, **place)
+        return Own(self.op, ctx, q, k, k[..., :512], compared=0, **fields), dense
+
+
 def host():
     for keep in (100, 25):
         yield Sparse(1, 8, 2048, 128, 64, 64, keep, dtype="f32")
@@ -183,3 +229,8 @@ def cuda():
     yield Sparse(1, 64, 65536, 128, 1, 64, count=16, g=4, x=4)
     yield Sparse(1, 64, 65536, 128, 1, 128, count=16, g=4, x=4)
     yield Sparse(1, 64, 16384, 128, 1, 64, count=16, g=4, x=4)
+    for h in (16, 64, 128):
+        yield LatentList(1, h, 4096, 32768)
+        for b in (1, 8, 64):
+            yield LatentList(b, h, 1, 32768)
+    yield LatentList(64, 16, 1, 32768, page=64)

@@ -38,6 +38,7 @@ struct SparseCase {
   int splits = 0, outputs = 15;  // dq dk dv dsink_logit
   int codes = 0;                 // k in this type, v in it or as q
   int axis = 0;                  // 1: keys that stand for 4 tokens; 2: a shift and a context
+  bool v_in_k = false;           // v is the first columns of k
   Lay lay = Lay::contiguous;
   bool listed() const { return keep || columns; }
   int64_t cost() const { return b * s * t * h * (d + e); }
@@ -62,7 +63,7 @@ std::string name_of(const SparseCase& c, bool backward) {
   flag(c.head_map, "head_map"), flag(c.skip_head, "skip_head"), flag(c.mass, "mass");
   flag(c.skipped, "skipped"), flag(c.o_f32, "o_f32"), flag(!c.lse, "no_lse");
   if (c.codes) name << "_" << dtype_name(c.codes);
-  flag(c.axis == 1, "step"), flag(c.axis == 2, "shift");
+  flag(c.axis == 1, "step"), flag(c.axis == 2, "shift"), flag(c.v_in_k, "v_in_k");
   flag(c.spare, "spare"), flag(c.dlse, "dlse");
   if (c.margin > 0) name << "_margin" << static_cast<int>(c.margin * 10);
   flag(c.low, "low");
@@ -201,8 +202,14 @@ class SparseBuild {
     const bool v_codes = c_.codes && c_.codes != FOVEA_E5M2;
     k_ = fill("k", p_.k, c_.codes ? c_.codes : c_.dtype, {cache_, slots_, c_.g, c_.d}, 2, spread);
     if (c_.low) lower_keys();
-    v_ = fill("v", p_.v, v_codes ? c_.codes : c_.dtype, {cache_, slots_, c_.g, c_.e}, 3,
-              v_codes ? spread : 1);
+    if (c_.v_in_k) {
+      fovea_tensor v = p_.k;
+      v.shape[3] = c_.e;
+      v_ = call_.add_view("v", p_.v, Role::in, v, k_, 0);
+    } else {
+      v_ = fill("v", p_.v, v_codes ? c_.codes : c_.dtype, {cache_, slots_, c_.g, c_.e}, 3,
+                v_codes ? spread : 1);
+    }
     if constexpr (kForward) {
       const int64_t groups = c_.d % 4 == 0 && c_.e % 4 == 0 ? 4 : 1;
       const auto scale = [&](const char* name, fovea_tensor& slot, uint64_t stream) {
@@ -480,6 +487,7 @@ class SparseCases {
     backward_sweep();
     edges();
     kernels();
+    wide();
     skips();
     gradients();
     many_clusters();
@@ -667,6 +675,80 @@ class SparseCases {
         small_blocks(c, name);
         splits(c, name);
       }
+  }
+  // Single keys of heads wider than 256 (src/ops/sparse/wide.inc).
+  void wide() {
+    for (int dtype : {FOVEA_BF16, FOVEA_F16})
+      for (bool v_in_k : {true, false}) {
+        SparseCase c;
+        c.note = "wide", c.dtype = dtype, c.d = 576, c.e = 512, c.v_in_k = v_in_k;
+        c.block_rows = c.block_keys = 1, c.b = c.g = c.x = 1, c.h = 16, c.s = 7, c.t = 300;
+        c.keep = 150, c.splits = 1, c.span = Span::causal;
+        const std::string kernel = std::string("sm90_wide.") +
+                                   (dtype == FOVEA_F16 ? "f16" : "bf16") + ".d576" +
+                                   (v_in_k ? ".v_in_k" : "");
+        wide_places(c, kernel);
+        wide_heads(c, kernel);
+        if (dtype == FOVEA_BF16) wide_edges(c, kernel);
+      }
+  }
+  // Where rows and keys lie, what rows see, lengths of lists about a tile of 64.
+  void wide_places(const SparseCase& c, const std::string& kernel) {
+    static constexpr int64_t keeps[] = {150, 64, 65, 1, 400, 193};
+    int n = 0;
+    for (Where where : {Where::batched, Where::lengths, Where::varlen, Where::cache_row,
+                        Where::paged, Where::paged, Where::paged})
+      for (Span span : {Span::full, Span::causal, Span::left_sink, Span::band}) {
+        static constexpr int64_t pages[] = {1, 16, 64, 7};
+        SparseCase x = c;
+        x.where = where, x.span = span, x.keep = keeps[n % 6];
+        x.page = where == Where::paged ? pages[n % 4] : 0, x.b = where == Where::batched ? 1 : 2;
+        x.splits = n % 3 == 2 ? 2 : 1, x.counts = n % 4 != 1, x.sink_logit = n % 5 == 1;
+        x.o_f32 = n % 7 == 2, x.lse = n % 6 != 5, x.softcap = n % 3 == 1;
+        x.axis = where != Where::paged && span == Span::causal ? 1 + n % 2 : 0;
+        ++n;
+        if (c.dtype == FOVEA_F16 && n % 3) continue;
+        add(x, false, false,
+            kernel + (x.softcap ? ".softcap" : "") + (x.splits > 1 && x.keep > 64 ? ".split" : ""));
+      }
+  }
+  // Row tiles of all heads of a row, and of some of them; list heads within a key head, and key
+  // heads of a list.
+  void wide_heads(const SparseCase& c, const std::string& kernel) {
+    static constexpr int64_t heads[][3] = {{16, 1, 1}, {64, 1, 1}, {128, 1, 1}, {8, 1, 1},
+                                           {40, 1, 1}, {96, 1, 1}, {72, 1, 1},  {32, 2, 2},
+                                           {32, 2, 1}, {32, 1, 2}, {64, 2, 4}};
+    for (const auto& of : heads)
+      for (int splits : {1, 3, 1000}) {
+        if (c.dtype == FOVEA_F16 && (splits > 1 || of[0] < 64)) continue;
+        SparseCase x = c;
+        x.h = of[0], x.g = of[1], x.x = of[2], x.splits = splits;
+        x.s = splits > 1 ? 1 : 3, x.b = splits > 1 ? 2 : 1;
+        if (splits > 1) x.where = Where::lengths;
+        add(x, false, false, kernel + (splits > 1 ? ".split" : ""));
+      }
+  }
+  void wide_edges(const SparseCase& c, const std::string& kernel) {
+    const auto edge = [&](auto change, const char* more = "") {
+      SparseCase x = c;
+      change(x);
+      add(x, false, false, kernel + more);
+    };
+    // Splits as the plan has them.
+    edge([](SparseCase& x) { x.splits = 0, x.s = 1, x.keep = 2100, x.t = 2500; }, ".split");
+    // Each key many times; few keys; none; widths below the instance's.
+    edge([](SparseCase& x) { x.t = 5, x.keep = 700, x.counts = false; });
+    edge([](SparseCase& x) { x.t = 1, x.s = 2, x.span = Span::full; });
+    edge([](SparseCase& x) { x.t = 3, x.s = 40; });
+    edge([](SparseCase& x) { x.d = 520, x.e = 264; });
+    edge([](SparseCase& x) { x.d = 512, x.e = 512; });
+    edge([](SparseCase& x) { x.d = 264, x.e = 8, x.where = Where::paged, x.page = 5; });
+    // More work items than multiprocessors, of lists that end early.
+    edge([](SparseCase& x) { x.s = 140, x.keep = 90; });
+    edge([](SparseCase& x) { x.s = 70, x.h = 128, x.keep = 70, x.lay = Lay::head_first; });
+    edge(
+        [](SparseCase& x) { x.b = 140, x.s = 1, x.t = 10, x.where = Where::lengths, x.keep = 65; });
+    edge([](SparseCase& x) { x.s = 90, x.b = 3, x.where = Where::varlen, x.spare = true; });
   }
   // Without a list: tiles of 64 keys that groups of 64 rows skip (src/ops/sparse/skip.inc).
   void skips() {

@@ -1326,6 +1326,9 @@ def sparse_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
       columns there    no codes and no pages; d and e of at most 128; blocks of 16, 32 or a multiple
                        of 64 keys at any key, column, first_keys and last_keys of at most 4096; 16
                        rows or more of the heads that share a list; at most one split
+      wide heads there no codes; d of at most 576, e of at most 512, one of them above 256; lists of
+                       single rows and single keys alone, in any order; 8 heads or more that share a
+                       list and a key head
 
     Example
       o = fovea.experimental.sparse_forward(q, k, v)

@@ -74,7 +74,10 @@ extern "C" {
  *                     most 128
  *    columns there    no codes and no pages; d and e of at most 128; blocks of 16, 32 or a multiple
  *                     of 64 keys at any key, column, first_keys and last_keys of at most 4096; 16
- *                     rows or more of the heads that share a list; at most one split */
+ *                     rows or more of the heads that share a list; at most one split
+ *    wide heads there no codes; d of at most 576, e of at most 512, one of them above 256; lists of
+ *                     single rows and single keys alone, in any order; 8 heads or more that share a
+ *                     list and a key head */
 typedef struct fovea_x_sparse_forward_params {
   size_t struct_size;        /**< sizeof(fovea_x_sparse_forward_params) */
   fovea_tensor q;            /**< [in] (b, s, h, d) f32 f16 bf16 */

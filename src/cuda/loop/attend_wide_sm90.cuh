@@ -9,6 +9,7 @@
 //     S of tile i and O += P V of tile i - 1, whose P is in shared memory, are in flight together
 //     P of tile i is computed under O, and handed on
 //     O += P V of tile i, P in registers
+//   With values_first O += P V of tile i - 1 ends before S begins.
 //   The other warpgroup is half a step apart: its products run under this one's softmax.
 //   V rows past the sequence's last key are zeroed where the tensor goes on: 0 times NaN is NaN.
 //   Shared memory and mbarriers: WideShared90.
@@ -36,13 +37,16 @@ class WideConsumer90 {
   using Slot = typename Shared::Slot;
   using Place = typename Shared::Place;
   using Panel = typename Shape::Panel;
+  // ptxas gives no product more registers than a thread has at entry.
+  static constexpr int kParts = Shape::threads > 384 ? 2 : 1;
+  static constexpr int kPartStep = kColumns / 64 / kParts * (Panel::bytes / 16);
   static constexpr int kHandOn = 1, kSums = 3, kOwn = 4;  // named barriers
 
  public:
   // A separate object: an object stays in memory until the loops over its arrays are unrolled.
   struct Fragments {
     float x[1][BN / 8][4], o[1][kColumns / 8][4], alpha[1][2];
-    uint32_t p[1][BN / 16][4], absent[BN / 32];
+    uint32_t p[1][BN / 16][4], absent[Shape::absent_words];
   };
 
   __device__ __forceinline__ WideConsumer90(const Attend& a, const Epilogue& epilogue, int group,
@@ -58,7 +62,9 @@ class WideConsumer90 {
         alpha(f.alpha),
         p(f.p),
         absent(f.absent) {
-    absent[0] = absent[1] = 0, alpha[0][0] = alpha[0][1] = 1;
+#pragma unroll
+    for (uint32_t& word : absent) word = 0;
+    alpha[0][0] = alpha[0][1] = 1;
   }
 
   __device__ __forceinline__ void run() {
@@ -67,6 +73,7 @@ class WideConsumer90 {
       const Slot& work = shared.work(slot);
       if (__all_sync(~0u, work.tile.size == 0)) return;
       shared.q_pipe().wait(q_at);
+      if constexpr (Shape::copy_arrivals > 0) sm90::fence_shared();
       Item item(a, work);
       if ((at.number + group) % 2) item.pass(), before = at, at.next();
 #pragma unroll 1
@@ -138,16 +145,24 @@ class WideConsumer90 {
     }
     OnlineSoftmax<1>::rescale_o(o, alpha);
   }
+  // Columns of o that one product adds to.
+  __device__ __forceinline__ auto part_of_o(int part) -> float (&)[kColumns / 8 / kParts][4] {
+    using Part = float[kColumns / 8 / kParts][4];
+    return reinterpret_cast<Part&>(o[0][part * (kColumns / 8 / kParts)]);
+  }
   // O += P V, P in shared memory.
   __device__ __forceinline__ void issue_others(uint32_t v, bool accumulate) {
     sm90::fence();
-    sm90::product_panel<Dtype>(o[0], sm90::descriptor(sm90::uniform(shared.weights())),
-                               sm90::descriptor(v, Panel::bytes), accumulate);
+    const uint64_t weights = sm90::descriptor(sm90::uniform(shared.weights())),
+                   values = sm90::descriptor(v, Panel::bytes);
+#pragma unroll
+    for (int part = 0; part < kParts; ++part)
+      sm90::product_panel<Dtype>(part_of_o(part), weights, values + part * kPartStep, accumulate);
     sm90::commit();
   }
   // Zeroes V past the last key, where the work item's first tile has such rows.
   __device__ __forceinline__ void zero_tail(const Item& item, const Place& tile) const {
-    if (!__any_sync(~0u, item.work.zero_tail)) return;
+    if (Slot::kSingle || !__any_sync(~0u, item.work.zero_tail)) return;
     const int from = max(item.work.tile.keys - item.work.key_tile(item.work.last) * BN, 0);
     for (uint32_t to = from * kPanelRowBytes + threadIdx.x % 128 * 16; to < Panel::bytes;
          to += 128 * 16)
@@ -161,8 +176,9 @@ class WideConsumer90 {
   // The scores of tile `at` are there: all of K that is not V may be overwritten.
   __device__ __forceinline__ void retire_scores() {
     sm90::pin(x[0]);
-    if (a.sequences.page) {
-      absent[0] = shared.absent(at.number)[0], absent[1] = shared.absent(at.number)[1];
+    if (Slot::kSingle || a.sequences.page) {
+#pragma unroll
+      for (int i = 0; i < Shape::absent_words; ++i) absent[i] = shared.absent(at.number)[i];
       __syncwarp();
     }
 #pragma unroll
@@ -173,10 +189,10 @@ class WideConsumer90 {
     const int key = item.work.key_tile(item.n) * BN, row = item.work.tile.begin + warp_row;
     item.score.apply(x, key, row);
     if ((item.n < item.begin) | (item.n >= item.end)) item.work.mask.apply(x, key, row);
-    if (absent[0] | absent[1]) {  // of a copy the bits become predicates at once (R2P)
-      const uint32_t words[BN / 32] = {absent[0], absent[1]};
-      hide_absent(x, words);
-    }
+    uint32_t any = 0, words[Shape::absent_words];
+#pragma unroll
+    for (int i = 0; i < Shape::absent_words; ++i) any |= words[i] = absent[i];
+    if (any) hide_absent(x, words);  // of a copy the bits become predicates at once (R2P)
     item.state.weigh(x, alpha, item.score.factor);
     pack_operand<Dtype>(p, x);
   }
@@ -196,6 +212,7 @@ class WideConsumer90 {
   // P of tile i, which is this warpgroup's, and O += P V of the one before.  Before the first there
   // is none: its product is with keys, and is overwritten.
   __device__ __forceinline__ void weigh_tile(Item& item) {
+    if constexpr (Shape::values_first) return weigh_behind(item);
     const bool first = item.i == 0;
     issue_scores();
     sm90::wait<Shape::parts>();  // for nothing: it tells the compiler that O is at rest
@@ -212,6 +229,24 @@ class WideConsumer90 {
     if (!first) shared.release_values(before, group);
     hand_on(item);
   }
+  // The same, products one after the other: tile i - 1 is given back before S of tile i, whose keys
+  // come late, is begun.
+  __device__ __forceinline__ void weigh_behind(Item& item) {
+    if (item.i > 0) {
+      take(item, true);
+      shared.wait_values(before, group);
+      if (item.i == 1) zero_tail(item, before);
+      issue_others(shared.values(before, group), item.i > 1);
+      sm90::wait<0>();
+      sm90::pin(o[0]);
+      shared.release_values(before, group);
+    }
+    issue_scores();
+    sm90::wait<0>();
+    retire_scores();
+    weigh(item);
+    hand_on(item);
+  }
   // O += P V of the same tile.
   __device__ __forceinline__ void add_own(Item& item) {
     shared.wait_values(at, group);
@@ -219,8 +254,10 @@ class WideConsumer90 {
     if (__any_sync(~0u, alpha[0][0] != 1.f || alpha[0][1] != 1.f))
       OnlineSoftmax<1>::rescale_o(o, alpha);
     sm90::fence();
-    sm90::product_columns<Dtype>(
-        o[0], p[0], sm90::descriptor(shared.values(at, group), Panel::bytes), item.i > 0);
+    const uint64_t values = sm90::descriptor(shared.values(at, group), Panel::bytes);
+#pragma unroll
+    for (int part = 0; part < kParts; ++part)
+      sm90::product_columns<Dtype>(part_of_o(part), p[0], values + part * kPartStep, item.i > 0);
     sm90::commit();
     sm90::wait<0>();
     sm90::pin(o[0]);
@@ -272,7 +309,7 @@ class WideConsumer90 {
   typename Shared::QState q_at;
   Place at, before;  // of this warpgroup's tile, and of the one before it
   float (&x)[1][BN / 8][4], (&o)[1][kColumns / 8][4], (&alpha)[1][2];
-  uint32_t (&p)[1][BN / 16][4], (&absent)[BN / 32];
+  uint32_t (&p)[1][BN / 16][4], (&absent)[Shape::absent_words];
 };
 
 template <class Shape, KeySource Source, TileScore Score, TileMask Mask, class Epilogue>

@@ -4,7 +4,7 @@
 //   | epilogue                                | stores                                           |
 //   | DirectEpilogue                          | o / l, lse = ln l + m; l includes the sink logit |
 //   | TmaEpilogue (tma_epilogue_sm90.cuh)     | the same, rows of o by TMA                       |
-//   | SplitEpilogue (attention/forward.cuh)   | split-K: partial o and lse in f32                |
+//   | SplitEpilogue (split_epilogue.cuh)      | split-K: partial o and lse in f32                |
 //   | MergingEpilogue (merging_epilogue.cuh) | the same, merged by the last split           |
 #pragma once
 #include "cuda/block/softmax.cuh"

@@ -276,6 +276,22 @@ struct Producer90 {
     if (lane == 0) shared.q_pipe().arrive(q);
   }
 
+  // Calls f(work, slot) for each work item.
+  template <class F>
+  __device__ __forceinline__ void each_item(F f) const {
+    typename Shared::TileState slot;
+    for (bool begun = false;; begun = true) {
+      shared.tile_pipe().wait(slot);
+      const Slot& work = shared.work(slot);
+      if (__all_sync(~0u, work.tile.size == 0)) return;
+      if (!begun) begin();
+      f(work, slot);
+      __syncwarp();
+      shared.tile_pipe().release(slot);
+      slot.next();
+    }
+  }
+
   // Before anything is asked for: the kernel before has ended.  The kernel after relies on what
   // came before this one, too: it may start only now.
   __device__ static void begin() {

@@ -35,22 +35,6 @@ struct WideProducer90
   }
 
  private:
-  // Calls f(work, slot) for each work item.
-  template <class F>
-  __device__ __forceinline__ void each_item(F f) const {
-    typename Shared::TileState slot;
-    for (bool begun = false;; begun = true) {
-      shared.tile_pipe().wait(slot);
-      const Slot& work = shared.work(slot);
-      if (__all_sync(~0u, work.tile.size == 0)) return;
-      if (!begun) Base::begin();
-      f(work, slot);
-      __syncwarp();
-      shared.tile_pipe().release(slot);
-      slot.next();
-    }
-  }
-
   // ---- TMA
 
   // Where a tile's boxes lie, for each lane its own.
@@ -63,7 +47,7 @@ struct WideProducer90
   // O += P V while the K after it comes.
   __device__ __forceinline__ void load_boxes() const {
     Place at, before;
-    each_item([&](const Slot& work, typename Shared::TileState slot) {
+    this->each_item([&](const Slot& work, typename Shared::TileState slot) {
       if (maps.gather) return;
       const bool pages = boxes.pages();
       const int head = static_cast<int>(work.tile.key_head(a)),

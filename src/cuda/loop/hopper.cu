@@ -31,6 +31,14 @@ Text hopper_refuses(const Context& ctx, const Attend& a) {
   return "";
 }
 
+bool v_in_k(const Attend& a) {
+  const Sequences& q = a.sequences;
+  const int64_t extent[3] = {q.page ? q.pool : q.caches, q.page ? q.page : a.t, a.g};
+  for (int i = 0; i < 3; ++i)
+    if (extent[i] > 1 && a.k.stride[i] != a.v.stride[i]) return false;
+  return a.k.data == a.v.data && a.e <= a.d && a.k.stride[3] == a.v.stride[3];
+}
+
 Text spans_refuse(const Attend& a) {
   const KeyAxis& axis = a.mask.axis;
   if (a.spans() && (axis.at(0) < -kSpanMost || axis.at(a.sequences.key_max) > kSpanMost ||

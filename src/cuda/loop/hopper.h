@@ -17,6 +17,9 @@ Text hopper_refuses(const Context& ctx, int32_t dtype, const Sequences& sequence
 // As above, for a call whose heads and widths the sweeps take.
 Text hopper_refuses(const Context& ctx, const Attend& a);
 
+// v is the first columns of k.
+bool v_in_k(const Attend& a);
+
 // "" where a SpanMask holds what rows see, or why not.
 Text spans_refuse(const Attend& a);
 

@@ -21,6 +21,7 @@ struct TileSlot : Source::Steps {
   int rows;              // of the box of Q, whole groups
   bool zero_tail;        // V has rows past the last key in the first tile
   static constexpr bool kAscends = requires { Steps::ascends; };
+  static constexpr bool kSingle = requires { Steps::single; };  // a step is single keys
 
   // `place` is of head `head` of the sequence `seq`, which is number r.
   __device__ TileSlot(const typename Source::Call& call, const AttendGrid& grid,
@@ -40,7 +41,7 @@ struct TileSlot : Source::Steps {
                      : (tile.keys + width - 1) / width;
     jump_at = Mask::sinks ? static_cast<int>(tiles.first) : -1;
     jump_to = static_cast<int>(tiles.sinks) - 1;
-    zero_tail = count > 0 && this->key_tile(last) * width + width > tile.keys;
+    zero_tail = !kSingle && count > 0 && this->key_tile(last) * width + width > tile.keys;
   }
   // The step after step n of the walk.
   __device__ int before(int n) const {

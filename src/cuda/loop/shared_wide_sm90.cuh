@@ -30,6 +30,12 @@ struct WideShape90 {
   static constexpr int producer_warps = 1;   // Producer90: of keys by TMA
   static constexpr int prefetch = 2;
   static constexpr int producer_regs = 88, consumer_regs = 208;
+  // Warps that read a slot beside the consumers; arrivals that fill Q.
+  static constexpr int readers = 3, q_arrivals = 2;
+  static constexpr int copy_arrivals = 0;  // that copies of a part of a key tile make, if relayed
+  static constexpr int absent_words = BN / 32;
+  // The other's O += P V ends before S begins: where V is in K, the next tile waits for its place.
+  static constexpr bool values_first = v_in_k;
 
   using TileQ = Swizzled<BM, D>;
   using TileK = Swizzled<BN, D>;
@@ -50,11 +56,12 @@ struct WideLayout90 : sm90::SharedLayout {
   int q = tiles(Shape::q_bytes), keys = tiles(Shape::Unit::bytes, Shape::stored_units),
       values = tiles(Shape::Unit::bytes, Shape::value_units),
       tails = tiles(Shape::Panel::bytes, 2 * Shape::tails), weights = tiles(Shape::Panel::bytes),
-      slots = of<TileSlot<Source, Mask>>(2), pages = of<int>(2 * 32), absent = of<uint32_t>(2 * 2),
-      rows = of<float2>(Shape::BM), sums = of<float>(2 * 2 * Shape::BM), tile_pipe = pipeline(2),
-      q_pipe = pipeline(1), key_full = barriers(2 * Shape::parts),
-      key_empty = barriers(2 * Shape::parts), value_pipe = pipeline(value_units),
-      prefetch = barriers(), confirmed = barriers(2);
+      slots = of<TileSlot<Source, Mask>>(2), pages = of<int>(2 * 32),
+      absent = of<uint32_t>(2 * Shape::absent_words), rows = of<float2>(Shape::BM),
+      sums = of<float>(2 * 2 * Shape::BM), tile_pipe = pipeline(2), q_pipe = pipeline(1),
+      key_full = barriers(2 * Shape::parts), key_empty = barriers(2 * Shape::parts),
+      value_pipe = pipeline(value_units), prefetch = barriers(), confirmed = barriers(2),
+      copied = barriers(Shape::copy_arrivals ? 2 * Shape::parts + value_units : 0);
 };
 
 // The block's shared memory.  Beside the barriers of Shared90 for work items:
@@ -62,7 +69,8 @@ struct WideLayout90 : sm90::SharedLayout {
 //   | barrier     | who arrives                    | who waits     | what it guards         |
 //   | q full      | both row loaders               | consumers     | Q                      |
 //   | q empty     | a lane of each consumer warp   | row loaders   | the same, to overwrite |
-//   | key full    | TMA, or the loader that copied | tile's owner  | a part of K            |
+//   | copied      | copies of lists' rows          | relay         | a part of K, half of V |
+//   | key full    | TMA, loader that copied, relay | tile's owner  | a part of K            |
 //   | key empty   | a lane of each warp of         | its loader    | the same, to overwrite |
 //   |             | the warpgroup that reads last  |               |                        |
 //   | value full  | as key full                    | one warpgroup | its half of V          |
@@ -114,6 +122,13 @@ struct WideShared90 {
   __device__ uint32_t key_empty(uint32_t number, int part) const {
     return at + layout.key_empty + (number % stages_of(part) * Shape::parts + part) * 8;
   }
+  // Where a warp relays: copies have come, and are not yet fenced.
+  __device__ uint32_t keys_copied(uint32_t number, int part) const {
+    return at + layout.copied + (number % 2 * Shape::parts + part) * 8;
+  }
+  __device__ uint32_t values_copied(const typename ValuePipe::State& half) const {
+    return at + layout.copied + (2 * Shape::parts + half.stage) * 8;
+  }
   __device__ void wait_keys(uint32_t number, int part) const {
     sm90::barrier_wait(key_full(number, part), number / 2 % 2);
   }
@@ -156,7 +171,7 @@ struct WideShared90 {
   }
   // Bit j % 32 of word j / 32: key j of the tile has no page.
   __device__ uint32_t* absent(uint32_t number) const {
-    return reinterpret_cast<uint32_t*>(base + layout.absent) + number % 2 * 2;
+    return reinterpret_cast<uint32_t*>(base + layout.absent) + number % 2 * Shape::absent_words;
   }
 
   __device__ TilePipe tile_pipe() const { return {at + layout.tile_pipe}; }
@@ -167,17 +182,19 @@ struct WideShared90 {
   }
   __device__ uint32_t prefetch_next() const { return at + layout.prefetch; }
 
-  // Three loaders read a slot, beside the consumers.
   __device__ void init() const {
-    constexpr int kLoaders = 3, kRowLoaders = 2, kWarps = 4;
-    tile_pipe().init(1, kWarps * Shape::Groups + kLoaders);
+    constexpr int kWarps = 4;
+    tile_pipe().init(1, kWarps * Shape::Groups + Shape::readers);
     for (TileState i; i.phase == 0; i.next()) sm90::barrier_init(tile_confirmed(i), 1);
-    q_pipe().init(kRowLoaders, kWarps * Shape::Groups);
+    q_pipe().init(Shape::q_arrivals, kWarps * Shape::Groups);
     for (int i = 0; i < 2 * Shape::parts; ++i) {
       sm90::barrier_init(at + layout.key_full + i * 8, 1);
       sm90::barrier_init(at + layout.key_empty + i * 8, kWarps);
     }
     value_pipe().init(1, kWarps);
+    if constexpr (Shape::copy_arrivals > 0)
+      for (int i = 0; i < 2 * Shape::parts + Layout::value_units; ++i)
+        sm90::barrier_init(at + layout.copied + i * 8, Shape::copy_arrivals);
     sm90::barrier_init(prefetch_next(), 1);
     sm90::barrier_init_done();
   }

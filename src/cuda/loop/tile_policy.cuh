@@ -515,6 +515,18 @@ struct RichMask : FullTiles {
   }
 };
 
+// Byte j / 4, bit j % 4: key j of the tile is not there.
+template <int M, int N>
+__device__ inline void hide_absent(float (&x)[M][N][4], const uint32_t (&absent)[N / 2]) {
+  const int shift = threadIdx.x % 4 / 2 * 8 + threadIdx.x % 2 * 2;
+#pragma unroll
+  for (int j = 0; j < N; ++j)
+#pragma unroll
+    for (int c = 0; c < 2; ++c)
+      if (absent[j / 2] >> shift >> (j % 2 * 16 + c) & 1)
+#pragma unroll
+        for (int i = 0; i < M; ++i) x[i][j][c] = x[i][j][2 + c] = kNegativeInfinity;
+}
 // Bit j % 32 of word j / 32: key j of the tile has no page.
 template <int M, int N>
 __device__ inline void hide_absent(float (&x)[M][N][4], const uint32_t (&absent)[N / 4]) {

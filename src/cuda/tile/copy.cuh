@@ -16,6 +16,10 @@ __device__ inline void copy_async(uint32_t to, const void* from, bool valid) {
 __device__ inline void copy_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
+// The thread arrives at a barrier in shared memory once its copies so far have come (sm_90).
+__device__ inline void copy_arrive(uint32_t barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
 template <int Pending>
 __device__ inline void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");

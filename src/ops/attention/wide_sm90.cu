@@ -40,15 +40,6 @@ struct Stored {
         heads(a.g) {}
 };
 
-// v is the first columns of k.
-bool v_in_k(const Attend& a) {
-  const Stored stored(a);
-  const int64_t extent[3] = {stored.caches, stored.tokens, stored.heads};
-  for (int i = 0; i < 3; ++i)
-    if (extent[i] > 1 && a.k.stride[i] != a.v.stride[i]) return false;
-  return a.k.data == a.v.data && a.e <= a.d && a.k.stride[3] == a.v.stride[3];
-}
-
 const WideInstance90* find(const Attend& a) {
   const bool rich = a.spans() || a.score.softcap > 0, shared = v_in_k(a);
   for (const WideInstance90& row : instances()) {

@@ -198,7 +198,7 @@ Plan plan(const Context& ctx, const fovea_x_sparse_forward_params& p) {
     return plan(ctx, dense);
   }
   return choose(kForward, ctx, call, x_sparse_forward_host,
-                FOVEA_CUDA_KERNELS(x_sparse_forward_sm90, x_sparse_columns_sm90,
+                FOVEA_CUDA_KERNELS(x_sparse_forward_sm90, x_sparse_columns_sm90, x_sparse_wide_sm90,
                                    x_sparse_forward_sm80, x_sparse_forward_simt));
 }
 

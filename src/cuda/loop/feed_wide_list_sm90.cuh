@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+// What feeds the sweep over wide keys with the keys of lists: a scheduler warp (feed_sm90.cuh),
+// loaders, which copy rows by cp.async, and a relay.
+//   A tile is 16 quads of four rows.  Loaders take quads in turn, through all tiles of the block.
+//   A lane has a chunk of eight of one row of each of the loader's quads.
+//   Copies arrive at a part's barrier by themselves.  They write by the generic proxy and wgmma
+//   reads by the async one.  So the relay waits for that barrier, has a fence, and tells consumers.
+//   Places that name no key are rows of zeros, and absent: 0 times NaN is NaN.
+#pragma once
+#include "cuda/loop/feed_sm90.cuh"
+#include "cuda/loop/wide_list_sm90.cuh"
+
+namespace fovea::cuda {
+
+template <class Shape, class Mask>
+class WideListProducer90
+    : public Producer90<Shape, WideLists, Mask, NoMaps, WideShared90<Shape, WideLists, Mask>> {
+ public:
+  using Shared = WideShared90<Shape, WideLists, Mask>;
+  using Slot = typename Shared::Slot;
+
+  // `loader`: its number; -1: the scheduler; behind the last: the relay.
+  __device__ __forceinline__ void run(int loader, const TileOrder& order,
+                                      const DynamicSchedule& schedule) {
+    if (loader < 0) {
+      this->schedule_tiles(order, schedule);
+      return;
+    }
+    if (loader == kLoaders) {
+      Relay with{*this, this->lane};
+      this->each_item([&](const Slot& work, typename Shared::TileState) { with.run(work); });
+      return;
+    }
+    Loader with{*this, loader, this->lane, loader};
+    this->each_item([&](const Slot& work, typename Shared::TileState) {
+      with.copy_query(work);
+      with.copy_tiles(work);
+    });
+    copy_commit(), copy_wait<0>();  // no thread ends before its copies
+  }
+
+ private:
+  using Place = typename Shared::Place;
+  using Panel = typename Shape::Panel;
+  static constexpr int BN = Shape::BN, kLoaders = Shape::loaders;
+  static constexpr int kRows = 4, kQuads = BN / kRows;  // of a tile
+  static constexpr int kMost = (kQuads + kLoaders - 1) / kLoaders;
+
+  // Where a key is stored; block < 0: there is none.
+  struct Key {
+    int block, token;
+  };
+
+  // Fences what has been copied, and tells the consumers.
+  struct Relay {
+    const WideListProducer90& all;
+    const int lane;
+    Place at{};
+
+    __device__ __forceinline__ void run(const Slot& work) {
+      const Shared& shared = all.shared;
+#pragma unroll 1
+      for (int left = max(work.count, 1); left; --left, at.next()) {
+#pragma unroll
+        for (int part = 0; part < Shape::parts; ++part)
+          pass(shared.keys_copied(at.number, part), at.number / 2 % 2,
+               shared.key_full(at.number, part));
+        if constexpr (!Shape::v_in_k)
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            const auto state = at.half(half);
+            pass(shared.values_copied(state), state.phase, shared.value_pipe().full(state));
+          }
+      }
+    }
+
+   private:
+    __device__ __forceinline__ void pass(uint32_t copied, uint32_t phase, uint32_t full) const {
+      sm90::barrier_wait(copied, phase);
+      if (lane == 0) sm90::fence_shared(), sm90::barrier_arrive(full);
+    }
+  };
+
+  struct Loader {
+    const WideListProducer90& all;
+    const int number, lane;
+    int first;  // its first quad of the next tile
+    Place at{};
+    typename Shared::QState q{};
+
+    // Rows past the last are zeros.
+    __device__ __forceinline__ void copy_query(const Slot& work) {
+      const Attend& a = all.a;
+      const RowTile& tile = work.tile;
+      const uint16_t* from = a.q.template as<uint16_t>() + tile.offset(tile.begin, a.q.stride);
+      all.shared.q_pipe().acquire(q);
+#pragma unroll 1
+      for (int quad = number; quad < Shape::BM / kRows; quad += kLoaders) {
+        const int row = quad * kRows + lane / kPanelChunks;
+        copy_row<Shape::D / 64>(all.shared.q() + Shape::TileQ::at(row, lane % kPanelChunks),
+                                from + row * a.q.stride[2], row < tile.size, static_cast<int>(a.d));
+      }
+      copy_arrive(all.shared.q_pipe().full(q));
+      q.next();
+    }
+
+    __device__ __forceinline__ void copy_tiles(const Slot& work) {
+      const int steps = max(work.count, 1);
+      int n = work.last, entry = entry_of(work, n, first);
+      Key key = key_of(work, entry);
+      if (steps > 1) entry = entry_of(work, work.before(n), next_first(first));
+#pragma unroll 1
+      for (int left = steps; left; --left, at.next(), first = next_first(first)) {
+        if (number == 0) all.prefetch_next(left, steps);
+        copy_keys(work, key);
+        if constexpr (!Shape::v_in_k) copy_values(work, key);
+        n = work.before(n);
+        // Entries are read two tiles ahead, pages one.
+        if (left > 1) key = key_of(work, entry);
+        if (left > 2) entry = entry_of(work, work.before(n), next_first(next_first(first)));
+      }
+    }
+
+   private:
+    __device__ static int next_first(int first) {
+      constexpr int kBack = kQuads % kLoaders;
+      return first < kBack ? first + kLoaders - kBack : first - kBack;
+    }
+    // ---- a lane for each row of the loader's quads of a tile, the first of them `first`
+
+    __device__ __forceinline__ int entry_of(const Slot& work, int n, int first) const {
+      const int quad = first + lane / kRows * kLoaders;
+      const int place = n * BN + quad * kRows + lane % kRows;
+      const bool is = lane < kMost * kRows && quad < kQuads && work.count && place < work.places;
+      return is ? work.index[place * work.stride] : -1;
+    }
+    __device__ __forceinline__ Key key_of(const Slot& work, int entry) const {
+      const Sequences& given = all.a.sequences;
+      const Sequence& seq = work.tile.rows.seq;
+      if (!work.sees(entry)) return {-1, 0};
+      const int token = static_cast<int>(seq.key_begin) + entry;
+      if (!given.page) return {static_cast<int>(seq.key_batch), token};
+      const uint32_t page = static_cast<uint32_t>(given.page),
+                     place = static_cast<uint32_t>(token) / page;
+      const int id =
+          given.page_table.template as<int32_t>()[seq.key_batch * given.page_table.stride[0] +
+                                                  place * given.page_table.stride[1]];
+      const bool is = static_cast<uint32_t>(id) < static_cast<uint32_t>(given.pool);
+      return {is ? id : -1, static_cast<int>(static_cast<uint32_t>(token) - place * page)};
+    }
+
+    // ---- a lane for a chunk of a row of each quad
+
+    struct Rows {
+      const uint16_t* row[kMost];
+      uint32_t there;  // bit i: the row of quad i
+      int quads;
+    };
+    __device__ __forceinline__ Rows rows_of(const Slot& work, const View<4>& x, Key key) const {
+      Rows rows;
+      rows.there = 0, rows.quads = 0;
+      const uint16_t* origin = x.as<uint16_t>() + work.key_head * x.stride[2];
+#pragma unroll
+      for (int i = 0; i < kMost; ++i) {
+        const int from = i * kRows + lane / kPanelChunks, block = __shfl_sync(~0u, key.block, from),
+                  token = __shfl_sync(~0u, key.token, from);
+        rows.row[i] = block < 0 ? origin : origin + block * x.stride[0] + token * x.stride[1];
+        rows.there |= (block >= 0) << i;
+        rows.quads += first + i * kLoaders < kQuads;
+      }
+      return rows;
+    }
+    // Columns [column, column + 64 Panels) of `width` of the loader's rows, to a part at `to`.
+    template <int Panels>
+    __device__ __forceinline__ void copy_part(const Rows& rows, int column, int width,
+                                              uint32_t to) const {
+#pragma unroll
+      for (int i = 0; i < kMost; ++i) {
+        if (i >= rows.quads) break;
+        const int row = (first + i * kLoaders) * kRows + lane / kPanelChunks;
+        copy_row<Panels>(to + Panel::at(row, lane % kPanelChunks), rows.row[i] + column,
+                         rows.there >> i & 1, width - column);
+      }
+    }
+    // The lane's chunk of each panel of a row, zeros from column `width` on.
+    template <int Panels>
+    __device__ __forceinline__ void copy_row(uint32_t to, const uint16_t* row, bool there,
+                                             int width) const {
+      const int chunk = lane % kPanelChunks * kChunk;
+#pragma unroll
+      for (int panel = 0; panel < Panels; ++panel) {
+        const bool valid = there && panel * 64 + chunk < width;
+        copy_async(to + panel * Panel::bytes, valid ? row + panel * 64 + chunk : row, valid);
+      }
+    }
+    __device__ __forceinline__ void copied_to(uint32_t full) const {
+      copy_arrive(full);
+      if (lane == 0) sm90::barrier_arrive(full);  // with what the warp stored before
+    }
+
+    __device__ __forceinline__ void copy_keys(const Slot& work, Key key) {
+      const Shared& shared = all.shared;
+      const int width = static_cast<int>(all.a.d);
+      const Rows rows = rows_of(work, all.a.k, key);
+      const uint32_t absent = ~__ballot_sync(~0u, key.block >= 0);
+#pragma unroll
+      for (int part = 0; part < Shape::parts; ++part) {
+        sm90::barrier_wait(shared.key_empty(at.number, part), shared.empty_phase(at.number, part));
+        if (part == 0) {
+          if (lane < rows.quads)
+            reinterpret_cast<uint8_t*>(shared.absent(at.number))[first + lane * kLoaders] =
+                absent >> lane * kRows & ((1 << kRows) - 1);
+          __syncwarp();
+        }
+        if (part < Shape::key_units)
+          copy_part<4>(rows, part * 256, width, shared.keys(at.number, part));
+        else
+          copy_part<1>(rows, part * 256, width, shared.keys(at.number, part));
+        copied_to(shared.keys_copied(at.number, part));
+      }
+    }
+    __device__ __forceinline__ void copy_values(const Slot& work, Key key) {
+      const Shared& shared = all.shared;
+      const Rows rows = rows_of(work, all.a.v, key);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        shared.value_pipe().acquire(at.half(half));
+        copy_part<4>(rows, half * 256, static_cast<int>(all.a.e), shared.values(at, half));
+        copied_to(shared.values_copied(at.half(half)));
+      }
+    }
+  };
+};
+
+}  // namespace fovea::cuda
