@@ -9,6 +9,9 @@
 //   | 576, apart | 2 units, a tail  | 1; 2 tails  | 2                      |
 //   | 512, apart | 2 units          | 1           | 2                      |
 //   | 256, apart | 1 unit           | 2           | 3                      |
+//
+//   With q_value the query is (q_value, q), K is (v, k), and V is in K: v has the units, k the
+//   tail.
 #pragma once
 #include "cuda/loop/shared_sm90.cuh"
 #include "cuda/tensor_map.h"
@@ -39,6 +42,7 @@ struct WideShape90 {
   static constexpr int key_stages = v_in_k || key_units == 1 ? 2 : 1;
   static constexpr int stored_units = key_stages * key_units;
   static constexpr int value_units = v_in_k ? 0 : key_units == 1 ? 3 : 2;
+  static constexpr bool joins = v_in_k && tails;  // K may be (v, k)
   static_assert(D % 64 == 0 && tails <= 1 && (!v_in_k || key_units == 2));
   static constexpr int q_bytes = TileQ::bytes;
   static constexpr int shared_bytes = 227 * 1024;

@@ -49,30 +49,44 @@ bool v_in_k(const Attend& a) {
   return a.k.data == a.v.data && a.e <= a.d && a.k.stride[3] == a.v.stride[3];
 }
 
+// With q_value the widest: K is (v, k).
 const WideInstance90* find(const Attend& a) {
   const bool rich = a.spans() || a.score.softcap > 0, shared = v_in_k(a);
   for (const WideInstance90& row : instances()) {
     const WideConfig90& c = row.config;
-    if (c.dtype == a.dtype && a.d <= c.d && c.span == rich && (!c.v_in_k || shared) &&
-        (c.v_in_k || !shared || a.d <= kNarrow))
+    if (c.dtype != a.dtype || c.span != rich) continue;
+    if (a.q_value ? c.v_in_k && c.d == kWidest
+                  : a.d <= c.d && (!c.v_in_k || shared) && (c.v_in_k || !shared || a.d <= kNarrow))
       return &row;
   }
   return nullptr;
 }
 
-// Whether rows of keys are copied one by one: pages of which a tile holds no whole number, nor they
-// of it; or sequences that do not begin with a page.
+// Whether rows of keys are copied one by one: pages of which a tile holds no whole number,
+// nor they of it; or sequences that do not begin with a page.
 bool gathers(const Attend& a) {
   const int64_t page = a.sequences.page;
   return page && (page < kLeastPage || (page < kKeys ? kKeys % page : page % kKeys) ||
                   a.sequences.key_first);
 }
 
-Text refuses(const Context& ctx, const Attend& a) {
+// With q_value.
+Text joined_refuses(const Attend& a) {
+  if (Text why = refuse_width("d with q_value", a.d, 8, kColumns); !why.empty()) return why;
+  const int64_t rows[3] = {a.b, a.s, a.h};
+  return in_pieces(a.q_value, rows, 8) ? Text() : reason_rows("q_value");
+}
+
+Text refuses(const Context& ctx, const Attend& given) {
+  Attend a = given;
+  a.q_value = {};
   if (Text why = hopper_refuses(ctx, a); !why.empty()) return why;
-  if (a.d <= kNarrow && a.e <= kNarrow)
+  if (given.q_value) {
+    if (Text why = joined_refuses(given); !why.empty()) return why;
+  } else if (a.d <= kNarrow && a.e <= kNarrow) {
     return Text("d is ") + Text::number(a.d) + " and e is " + Text::number(a.e) +
-           ", wanted one above " + Text::number(kNarrow);
+           ", wanted one above " + Text::number(kNarrow) + ", or q_value";
+  }
   if (a.d > kWidest) return reason("d", a.d, "at most " + Text::number(kWidest));
   if (a.e > kValues) return reason("e", a.e, "at most " + Text::number(kValues));
   if (const char* field = a.without_spans().not_plain()) return reason_given(field);
@@ -86,7 +100,8 @@ Text refuses(const Context& ctx, const Attend& a) {
   if (!in_pieces(a.q, rows, 8)) return reason_rows("q");
   if (!in_pieces(a.o, rows, a.o_dtype == FOVEA_F32 ? 4 : 8)) return reason_rows("o");
   if (gathers(a)) {
-    const int64_t keys[3] = {s.pool, s.page, a.g};
+    const Stored stored(a);
+    const int64_t keys[3] = {stored.caches, stored.tokens, stored.heads};
     if (!in_pieces(a.k, keys, 8)) return reason_rows("k");
     if (!in_pieces(a.v, keys, 8)) return reason_rows("v");
   }
@@ -120,7 +135,8 @@ Text arrange(const Context& ctx, const Attend& a, WideWork90& work) {
   const int64_t splits = clamp_i64(wanted, 1, std::max<int64_t>(most, 1));
   if (heads * row_tiles * splits > INT_MAX) return "more than 2^31 work items";
   work.grid = {row_tiles, a.g, static_cast<int32_t>(splits), static_cast<int32_t>(group), masked};
-  const int64_t bytes = a.sequences.key_max * (v_in_k(a) ? a.d : a.d + a.e) * 2;
+  const bool shared = !a.q_value && v_in_k(a);
+  const int64_t bytes = a.sequences.key_max * (shared ? a.d : a.d + a.e) * 2;
   work.order = {static_cast<int32_t>(row_tiles),
                 static_cast<int32_t>(heads),
                 static_cast<int32_t>(splits),
@@ -158,8 +174,10 @@ Text offer(const Context& ctx, const Attend& a, Plan& plan) {
   if (Text why = map_keys(a, work.maps); !why.empty()) return why;
   const WideConfig90& config = instance->config;
   plan.kernel += Text(".") + dtype_name(a.dtype) + ".d" + Text::number(config.d) +
-                 (config.v_in_k ? ".v_in_k" : "") + (config.span ? ".span" : "") +
-                 (work.maps.gather ? ".gather" : "");
+                 (a.q_value       ? ".q_value"
+                  : config.v_in_k ? ".v_in_k"
+                                  : "") +
+                 (config.span ? ".span" : "") + (work.maps.gather ? ".gather" : "");
   PartialSlots slots;
   if (work.order.splits > 1) slots = PartialSlots(plan.workspace, a, work.order.splits);
   plan.launch = [a, work, slots, instance](Context& ctx, void* workspace) {
