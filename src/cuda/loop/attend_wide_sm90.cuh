@@ -6,9 +6,11 @@
 //   Consumers: warpgroups 0 and 1 each own 256 columns of o.  They take key tiles in turn: the
 //   owner of a tile computes S and P of all 64 rows, and hands P to the other one. Mainloop of a
 //   warpgroup, for each tile i that it owns, from last to first:
-//     S of tile i and O += P V of tile i - 1, whose P is in shared memory, are in flight together
+//     S of tile i; O += P V of tile i - 1, whose P is in shared memory
 //     P of tile i is computed under O, and handed on
 //     O += P V of tile i, P in registers
+//   With V in K the second product follows the first part of S alone.  V of tile i - 1 is the place
+//   of tile i + 1, and is released before the softmax.
 //   The other warpgroup is half a step apart: its products run under this one's softmax.
 //   V rows past the sequence's last key are zeroed where the tensor goes on: 0 times NaN is NaN.
 //   Shared memory and mbarriers: WideShared90.
@@ -106,10 +108,10 @@ class WideConsumer90 {
     __device__ __forceinline__ void pass() { ++i, n = work.before(n); }
   };
 
-  // S of tile `at`, in flight as a group of products for each part of K.
-  __device__ __forceinline__ void issue_scores() {
+  // S of tile `at` over parts of K, each a group of products in flight.
+  __device__ __forceinline__ void issue_scores(int first, int end) {
 #pragma unroll
-    for (int part = 0; part < Shape::parts; ++part) {
+    for (int part = first; part < end; ++part) {
       shared.wait_keys(at.number, part);
       const uint64_t q = sm90::descriptor(shared.q() + part * Shape::Unit::bytes),
                      k = sm90::descriptor(shared.keys(at.number, part));
@@ -193,23 +195,36 @@ class WideConsumer90 {
     sm90::named_barrier_arrive(kHandOn + group, 256);
   }
 
+  __device__ __forceinline__ void release_others(bool others) {
+    sm90::pin(o[0]);
+    if (others) shared.release_values(before, group);
+  }
   // P of tile i, which is this warpgroup's, and O += P V of the one before.  Before the first there
   // is none: its product is with keys, and is overwritten.
   __device__ __forceinline__ void weigh_tile(Item& item) {
     const bool first = item.i == 0;
-    issue_scores();
-    sm90::wait<Shape::parts>();  // for nothing: it tells the compiler that O is at rest
+    constexpr int kBefore = Shape::v_in_k ? 1 : Shape::parts;
+    issue_scores(0, kBefore);
+    sm90::wait<kBefore>();  // for nothing: it tells the compiler that O is at rest
     sm90::pin(o[0]);
     take(item, !first);
     if (!first) shared.wait_values(before, group);
     if (item.i == 1) zero_tail(item, before);
     issue_others(first ? shared.keys(at.number, 0) : shared.values(before, group), item.i > 1);
-    sm90::wait<1>();
-    retire_scores();
-    weigh(item);
-    sm90::wait<0>();
-    sm90::pin(o[0]);
-    if (!first) shared.release_values(before, group);
+    if constexpr (Shape::v_in_k) {
+      issue_scores(1, Shape::parts);
+      sm90::wait<Shape::parts - 1>();
+      release_others(!first);
+      sm90::wait<0>();
+      retire_scores();
+      weigh(item);
+    } else {
+      sm90::wait<1>();
+      retire_scores();
+      weigh(item);
+      sm90::wait<0>();
+      release_others(!first);
+    }
     hand_on(item);
   }
   // O += P V of the same tile.
