@@ -2,7 +2,7 @@
 // The sweep over wide keys on Hopper: o = softmax(scores(q k') + ...) v for 64 packed rows, k up to
 // 576 wide and v up to 512.  64 rows of o are half of the registers, so two warpgroups share them.
 //   A block is persistent.  A work item is as in attend_sm90.cuh.
-//   Producer: warpgroup 0 (feed_wide_sm90.cuh).
+//   Producer: warpgroup 0 (feed_wide_sm90.cuh), and for codes warpgroup 3 (convert_wide_sm90.cuh).
 //   Consumers: warpgroups 0 and 1 each own 256 columns of o.  They take key tiles in turn: the
 //   owner of a tile computes S and P of all 64 rows, and hands P to the other one. Mainloop of a
 //   warpgroup, for each tile i that it owns, from last to first:
@@ -26,6 +26,7 @@
 // FlashMLA; FlashAttention-3 (2407.08608).
 #pragma once
 #include "cuda/block/softmax.cuh"
+#include "cuda/loop/convert_wide_sm90.cuh"
 #include "cuda/loop/feed_wide_sm90.cuh"
 #include "cuda/tile/mma_sm80.cuh"
 
@@ -140,11 +141,26 @@ class WideConsumer90 {
     }
     OnlineSoftmax<1>::rescale_o(o, alpha);
   }
+  // Calls f(part, v) for the parts of O that a product has: `v` is the descriptor of their columns.
+  // Of 512 threads the entry has 128 registers, and ptxas takes no product as wide as these.
+  template <class F>
+  __device__ __forceinline__ void each_part(uint32_t v, F f) {
+    const uint64_t columns = sm90::descriptor(v, Panel::bytes);
+    if constexpr (Shape::threads > 384) {
+      using Half = float[kColumns / 16][4];
+      f(*reinterpret_cast<Half*>(&o[0][0]), columns);
+      f(*reinterpret_cast<Half*>(&o[0][kColumns / 16]), columns + 2 * Panel::bytes / 16);
+    } else {
+      f(o[0], columns);
+    }
+  }
   // O += P V, P in shared memory.
   __device__ __forceinline__ void issue_others(uint32_t v, bool accumulate) {
+    const uint64_t weights = sm90::descriptor(sm90::uniform(shared.weights()));
     sm90::fence();
-    sm90::product_panel<Dtype>(o[0], sm90::descriptor(sm90::uniform(shared.weights())),
-                               sm90::descriptor(v, Panel::bytes), accumulate);
+    each_part(v, [&](auto& part, uint64_t v) {
+      sm90::product_panel<Dtype>(part, weights, v, accumulate);
+    });
     sm90::commit();
   }
   // Zeroes V past the last key, where the work item's first tile has such rows.
@@ -234,8 +250,9 @@ class WideConsumer90 {
     if (__any_sync(~0u, alpha[0][0] != 1.f || alpha[0][1] != 1.f))
       OnlineSoftmax<1>::rescale_o(o, alpha);
     sm90::fence();
-    sm90::product_columns<Dtype>(
-        o[0], p[0], sm90::descriptor(shared.values(at, group), Panel::bytes), item.i > 0);
+    each_part(shared.values(at, group), [&](auto& part, uint64_t v) {
+      sm90::product_columns<Dtype>(part, p[0], v, item.i > 0);
+    });
     sm90::commit();
     sm90::wait<0>();
     sm90::pin(o[0]);
@@ -305,6 +322,10 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   if (warp < 4) {
     sm90::setmaxnreg_dec<Shape::producer_regs>();
     WideProducer90<Shape, Source, Mask>{{a, grid, maps, shared}}.run(warp, order, schedule);
+  } else if (Shape::codes && warp >= 12) {
+    sm90::setmaxnreg_dec<Shape::converter_regs>();
+    if constexpr (Shape::codes)
+      WideConverter90<Shape, Source, Mask>{{{a, grid, maps, shared}}, warp - 12}.run();
   } else {
     sm90::setmaxnreg_inc<Shape::consumer_regs>();
     using Consumer = WideConsumer90<Shape, Source, Score, Mask, Epilogue>;

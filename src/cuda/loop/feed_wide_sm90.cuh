@@ -5,6 +5,8 @@
 //   | 0    | keys by TMA: contiguous, or pages of which a tile holds whole numbers  |
 //   | 1    | nothing: it is the scheduler                                           |
 //   | 2, 3 | rows of Q, and keys of any other pages (gather), all by cp.async       |
+//
+// Codes of keys are brought by a warpgroup of their own (convert_wide_sm90.cuh).
 // Row loaders find each row where it lies, so a row tile may hold any 64 packed rows.
 #pragma once
 #include "cuda/loop/feed_sm90.cuh"
@@ -27,13 +29,13 @@ struct WideProducer90
                                       const DynamicSchedule& schedule) {
     if (warp == 1)
       this->schedule_tiles(order, schedule);
-    else if (warp == 0)
-      load_boxes();
-    else
+    else if (warp != 0)
       RowLoader(*this, warp - 2).run();
+    else if (!Shape::codes)
+      load_boxes();
   }
 
- private:
+ protected:
   // Calls f(work, slot) for each work item.
   template <class F>
   __device__ __forceinline__ void each_item(F f) const {
@@ -57,6 +59,7 @@ struct WideProducer90
   // K is (v, k).
   __device__ __forceinline__ bool joined() const { return Shape::joins && a.q_value; }
 
+ private:
   // ---- TMA
 
   // Where a tile's boxes lie, for each lane its own.
@@ -151,7 +154,7 @@ struct WideProducer90
     __device__ __forceinline__ void run() {
       all.each_item([&](const Slot& work, typename Shared::TileState) {
         copy_query(work);
-        if (all.maps.gather) {
+        if (!Shape::codes && all.maps.gather) {
           if (Shape::v_in_k || number == 0)
             copy_tiles<false>(work);
           else

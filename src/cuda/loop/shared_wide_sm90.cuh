@@ -11,7 +11,7 @@
 //   | 256, apart | 1 unit           | 2           | 3                      |
 //
 //   With q_value the query is (q_value, q), K is (v, k), and V is in K: v has the units, k the
-//   tail.
+//   tail. Codes: the same, where v is e4m3 and a third consumer of the loaders' kind converts it.
 #pragma once
 #include "cuda/loop/shared_sm90.cuh"
 #include "cuda/tensor_map.h"
@@ -21,18 +21,20 @@ namespace fovea::cuda {
 struct WideMaps {
   CUtensorMap k, v;
   PageCuts pages;
-  int32_t gather;  // rows of keys are copied one by one, by cp.async
+  int32_t gather;       // rows of keys are copied one by one, by cp.async
+  int32_t scale_shift;  // of codes: a scale has 1 << scale_shift columns
 };
 
-template <int Dtype_, int D_, bool VInK_>
+template <int Dtype_, int D_, bool VInK_, bool Codes_ = false>
 struct WideShape90 {
   static constexpr int Dtype = Dtype_, D = D_, E = 512, BM = 64, BN = 64;
-  static constexpr bool v_in_k = VInK_;
-  static constexpr int Groups = 2, threads = 128 * (Groups + 1);
+  static constexpr bool v_in_k = VInK_, codes = Codes_;
+  static constexpr int Groups = 2, threads = 128 * (Groups + 1 + codes);
   static constexpr bool cuts_groups = true;  // a row tile holds any 64 packed rows
   static constexpr int producer_warps = 1;   // Producer90: of keys by TMA
   static constexpr int prefetch = 2;
-  static constexpr int producer_regs = 88, consumer_regs = 208;
+  static constexpr int producer_regs = codes ? 40 : 88, consumer_regs = codes ? 192 : 208,
+                       converter_regs = 88;
 
   using TileQ = Swizzled<BM, D>;
   using TileK = Swizzled<BN, D>;
@@ -43,7 +45,7 @@ struct WideShape90 {
   static constexpr int stored_units = key_stages * key_units;
   static constexpr int value_units = v_in_k ? 0 : key_units == 1 ? 3 : 2;
   static constexpr bool joins = v_in_k && tails;  // K may be (v, k)
-  static_assert(D % 64 == 0 && tails <= 1 && (!v_in_k || key_units == 2));
+  static_assert(D % 64 == 0 && tails <= 1 && (!v_in_k || key_units == 2) && (joins || !codes));
   static constexpr int q_bytes = TileQ::bytes;
   static constexpr int shared_bytes = 227 * 1024;
 };
@@ -58,7 +60,8 @@ struct WideLayout90 : sm90::SharedLayout {
       rows = of<float2>(Shape::BM), sums = of<float>(2 * 2 * Shape::BM), tile_pipe = pipeline(2),
       q_pipe = pipeline(1), key_full = barriers(2 * Shape::parts),
       key_empty = barriers(2 * Shape::parts), value_pipe = pipeline(value_units),
-      prefetch = barriers(), confirmed = barriers(2);
+      prefetch = barriers(), confirmed = barriers(2),
+      heads = of<const void*>(Shape::codes ? 4 * 3 : 0);
 };
 
 // The block's shared memory.  Beside the barriers of Shared90 for work items:
@@ -67,6 +70,7 @@ struct WideLayout90 : sm90::SharedLayout {
 //   | q full      | both row loaders               | consumers     | Q                      |
 //   | q empty     | a lane of each consumer warp   | row loaders   | the same, to overwrite |
 //   | key full    | TMA, or the loader that copied | tile's owner  | a part of K            |
+//   |             | codes: each converter warp     |               |                        |
 //   | key empty   | a lane of each warp of         | its loader    | the same, to overwrite |
 //   |             | the warpgroup that reads last  |               |                        |
 //   | value full  | as key full                    | one warpgroup | its half of V          |
@@ -163,6 +167,9 @@ struct WideShared90 {
     return reinterpret_cast<uint32_t*>(base + layout.absent) + number % 2 * 2;
   }
 
+  // Of codes: where k, v and v_scale begin for the work item of a converter warp.
+  __device__ uint32_t heads(int warp) const { return at + layout.heads + warp * 24; }
+
   __device__ TilePipe tile_pipe() const { return {at + layout.tile_pipe}; }
   __device__ QPipe q_pipe() const { return {at + layout.q_pipe}; }
   __device__ ValuePipe value_pipe() const { return {at + layout.value_pipe}; }
@@ -171,14 +178,14 @@ struct WideShared90 {
   }
   __device__ uint32_t prefetch_next() const { return at + layout.prefetch; }
 
-  // Three loaders read a slot, beside the consumers.
+  // Three loaders read a slot, beside the consumers; of codes, row loaders and converters.
   __device__ void init() const {
-    constexpr int kLoaders = 3, kRowLoaders = 2, kWarps = 4;
+    constexpr int kRowLoaders = 2, kWarps = 4, kLoaders = Shape::codes ? kRowLoaders + kWarps : 3;
     tile_pipe().init(1, kWarps * Shape::Groups + kLoaders);
     for (TileState i; i.phase == 0; i.next()) sm90::barrier_init(tile_confirmed(i), 1);
     q_pipe().init(kRowLoaders, kWarps * Shape::Groups);
     for (int i = 0; i < 2 * Shape::parts; ++i) {
-      sm90::barrier_init(at + layout.key_full + i * 8, 1);
+      sm90::barrier_init(at + layout.key_full + i * 8, Shape::codes ? kWarps : 1);
       sm90::barrier_init(at + layout.key_empty + i * 8, kWarps);
     }
     value_pipe().init(1, kWarps);
