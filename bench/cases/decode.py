@@ -154,6 +154,39 @@ class Latent(Case):
         return self.own(ctx, inputs, scale=scale, **fields), unrecorded(products)
 
 
+class LatentCodes(Latent):
+    """The same over FP8-MLA's records of 656 bytes: 512 codes of e4m3, four scales, 64 rotated columns
+    in bf16.  Beside it our own cache in bf16."""
+
+    limit = 0
+    peer = "fovea, cache of bf16"
+    record = 656
+
+    def words(self):
+        yield from super().words()
+        yield "fp8"
+
+    @property
+    def bytes(self):
+        queries = self.h * (self.width + self.values) * self.itemsize
+        return (self.t * self.record + queries) * self.b
+
+    def setup(self, ctx, device, seed):
+        own, _ = super().setup(ctx, device, seed)
+        q, k = own.inputs[1:3]
+        parts = k[..., : self.values].unflatten(-1, (4, -1)).float()
+        scale = parts.abs().amax(-1, keepdim=True) / 448
+        record = k.new_empty(*k.shape[:3], self.record, dtype=torch.uint8)
+        codes, scales, turned = record.split([self.values, 16, 128], -1)
+        codes, scales = codes.view(torch.float8_e4m3fn), scales.view(torch.float32)
+        codes.copy_((parts / scale).flatten(-2)), scales.copy_(scale[..., 0])
+        turned = turned.view(k.dtype).copy_(k[..., self.values :])
+        inputs = q[..., self.values :].contiguous(), turned, codes
+        q_value = q[..., : self.values].contiguous()
+        fields = {**own.fields, "q_value": q_value, "v_scale": scales}
+        return self.own(ctx, inputs, compared=0, **fields), own
+
+
 def host():
     for page in (0, 16):
         yield Decode(4, 32, 8, 4096, 128, "f32", page)
@@ -173,6 +206,9 @@ def cuda():
     for h in (8, 16, 32, 64, 128):
         yield from (Latent(h, 128, 8192, page) for page in (0, 64, 1))
     yield from (Latent(h, 1, 131072) for h in (16, 128))
+    for h in (16, 128):
+        for b, t in ((1, 8192), (8, 8192), (128, 1024), (128, 8192)):
+            yield from (LatentCodes(h, b, t, page) for page in (0, 64))
     for b, t in ((1, 8192), (16, 8192), (64, 8192), (16, 32768)):
         for codes in ("e4m3", "i8"):
             yield from (Codes(b, 32, 8, t, 128, "bf16", page, codes=codes) for page in (0, 16))

@@ -208,6 +208,9 @@ class AttentionBuild {
     } else if (broadcast) {
       k = call_.add_strided("k", p_.k, Role::in, broadcast_over_first(k_shape));
       v = call_.add_strided("v", p_.v, Role::in, broadcast_over_first(v_shape));
+    } else if (c_.shared == Shared::record) {
+      k = call_.add_strided("k", p_.k, Role::in, in_records(k_dtype, k_shape));
+      v = call_.add_strided("v", p_.v, Role::in, in_records(v_dtype, v_shape));
     } else {
       k = call_.add("k", p_.k, Role::in, k_dtype, k_shape, c_.lay);
       fovea_tensor x = call_.fields[k].tensor;
@@ -230,7 +233,10 @@ class AttentionBuild {
 
   void scales() {
     scales_of("k_scale", p_.k_scale, c_.k_scales, FOVEA_I8 == c_.k_dtype);
-    scales_of("v_scale", p_.v_scale, c_.v_scales, FOVEA_I8 == c_.v_dtype);
+    if (c_.shared == Shared::v_in_k && p_.k_scale.data)
+      call_.add_view("v_scale", p_.v_scale, Role::in, p_.k_scale, call_.field("k_scale"), 0);
+    else
+      scales_of("v_scale", p_.v_scale, c_.v_scales, FOVEA_I8 == c_.v_dtype);
   }
   // Groups divide both widths, since both scales have as many.
   void scales_of(const char* name, fovea_tensor& slot, CodeScales kind, bool i8) {
@@ -246,6 +252,7 @@ class AttentionBuild {
     if (kind == CodeScales::token)
       x.stride[0] = slots_, x.stride[1] = 1, x.stride[2] = x.stride[3] = 0;
     if (kind == CodeScales::token_head) x.stride[3] = groups > 1 ? 0 : 1;
+    if (c_.shared == Shared::record) x = in_records(FOVEA_F32, {cache_rows_, slots_, c_.g, groups});
     const size_t field = call_.add_strided(name, slot, Role::in, x);
     const harness::Random random(data_ ^ static_cast<uint64_t>(name[0]) << 40);
     call_.fill(field, [&](const int64_t* i) {
@@ -275,6 +282,11 @@ class AttentionBuild {
     ints("context_len", p_.context_len, context);
   }
 
+  static fovea_tensor in_records(int dtype, const Shape& shape) {
+    fovea_tensor x = fovea_contiguous(nullptr, static_cast<fovea_dtype>(dtype), 4, shape.data());
+    x.stride[1] = shape[2] * 656 / oracle::bytes_of(dtype), x.stride[0] = shape[1] * x.stride[1];
+    return x;
+  }
   fovea_tensor broadcast_over_first(const Shape& shape) const {
     fovea_tensor x = fovea_contiguous(nullptr, static_cast<fovea_dtype>(c_.dtype), 4, shape.data());
     x.stride[0] = 0;

@@ -237,13 +237,16 @@ ForwardResult forward(const Attention& a, const fovea_tensor& o, const fovea_ten
         x.assign(q.keys, -HUGE_VAL), p.assign(q.keys, 0);
         Real m = sink;
         double condition = 0;
-        const double q_norm = norm(a.q.row(q.batch, q.row + i, head), a.d);
+        const double q_norm = norm(a.q.row(q.batch, q.row + i, head), a.d),
+                     q_value_norm =
+                         a.q_value ? norm(a.q_value.row(q.batch, q.row + i, head), a.e) : 0;
         for (int64_t j = 0; j < q.keys; ++j) {
           if (!sees(a, q, head, i, keys.key[j])) continue;
           x[j] = score(a, q, head, i, keys, j);
           if (x[j] > m || std::isnan(x[j])) m = x[j];
           if (std::isnan(m)) break;
-          condition = std::max(condition, a.scale * q_norm * keys.k_norm[j]);
+          condition = std::max(condition,
+                               a.scale * (q_norm * keys.k_norm[j] + q_value_norm * keys.v_norm[j]));
         }
         // No key, or none that counts: m - m would be NaN.
         Real l = m == -HUGE_VAL ? 0 : std::exp(sink - m);

@@ -2,17 +2,18 @@
 // The sweep over wide keys on Hopper: o = softmax(scores(q k') + ...) v for 64 packed rows, k up to
 // 576 wide and v up to 512.  64 rows of o are half of the registers, so two warpgroups share them.
 //   A block is persistent.  A work item is as in attend_sm90.cuh.
-//   Producer: warpgroup 0 (feed_wide_sm90.cuh).
+//   Producer: warpgroup 0 (feed_wide_sm90.cuh), and for codes warpgroup 3 (convert_wide_sm90.cuh).
 //   Consumers: warpgroups 0 and 1 each own 256 columns of o.  They take key tiles in turn: the
 //   owner of a tile computes S and P of all 64 rows, and hands P to the other one. Mainloop of a
 //   warpgroup, for each tile i that it owns, from last to first:
-//     S of tile i and O += P V of tile i - 1, whose P is in shared memory, are in flight together
+//     S of tile i; O += P V of tile i - 1, whose P is in shared memory
 //     P of tile i is computed under O, and handed on
 //     O += P V of tile i, P in registers
-//   With values_first O += P V of tile i - 1 ends before S begins.
-//   The other warpgroup is half a step apart: its products run under this one's softmax.
-//   V rows past the sequence's last key are zeroed where the tensor goes on: 0 times NaN is NaN.
-//   Shared memory and mbarriers: WideShared90.
+//   With values_first O += P V of tile i - 1 ends before S begins.  Of codes, with V in K, it
+//   follows the first part of S alone, and V of tile i - 1, the place of tile i + 1, is released
+//   before the softmax. The other warpgroup is half a step apart: its products run under this one's
+//   softmax. V rows past the sequence's last key are zeroed where the tensor goes on: 0 times NaN
+//   is NaN. Shared memory and mbarriers: WideShared90.
 //
 //   | named barrier | who arrives    | who waits      | what it guards                          |
 //   | 1 + n         | warpgroup n    | the other one  | P, maximum and scale of n's tile        |
@@ -25,6 +26,7 @@
 // FlashMLA; FlashAttention-3 (2407.08608).
 #pragma once
 #include "cuda/block/softmax.cuh"
+#include "cuda/loop/convert_wide_sm90.cuh"
 #include "cuda/loop/feed_wide_sm90.cuh"
 #include "cuda/tile/mma_sm80.cuh"
 
@@ -113,10 +115,10 @@ class WideConsumer90 {
     __device__ __forceinline__ void pass() { ++i, n = work.before(n); }
   };
 
-  // S of tile `at`, in flight as a group of products for each part of K.
-  __device__ __forceinline__ void issue_scores() {
+  // S of tile `at` over parts of K, each a group of products in flight.
+  __device__ __forceinline__ void issue_scores(int first, int end) {
 #pragma unroll
-    for (int part = 0; part < Shape::parts; ++part) {
+    for (int part = first; part < end; ++part) {
       shared.wait_keys(at.number, part);
       const uint64_t q = sm90::descriptor(shared.q() + part * Shape::Unit::bytes),
                      k = sm90::descriptor(shared.keys(at.number, part));
@@ -209,24 +211,37 @@ class WideConsumer90 {
     sm90::named_barrier_arrive(kHandOn + group, 256);
   }
 
+  __device__ __forceinline__ void release_others(bool others) {
+    sm90::pin(o[0]);
+    if (others) shared.release_values(before, group);
+  }
   // P of tile i, which is this warpgroup's, and O += P V of the one before.  Before the first there
   // is none: its product is with keys, and is overwritten.
   __device__ __forceinline__ void weigh_tile(Item& item) {
     if constexpr (Shape::values_first) return weigh_behind(item);
     const bool first = item.i == 0;
-    issue_scores();
-    sm90::wait<Shape::parts>();  // for nothing: it tells the compiler that O is at rest
+    constexpr int kBefore = Shape::v_in_k ? 1 : Shape::parts;
+    issue_scores(0, kBefore);
+    sm90::wait<kBefore>();  // for nothing: it tells the compiler that O is at rest
     sm90::pin(o[0]);
     take(item, !first);
     if (!first) shared.wait_values(before, group);
     if (item.i == 1) zero_tail(item, before);
     issue_others(first ? shared.keys(at.number, 0) : shared.values(before, group), item.i > 1);
-    sm90::wait<1>();
-    retire_scores();
-    weigh(item);
-    sm90::wait<0>();
-    sm90::pin(o[0]);
-    if (!first) shared.release_values(before, group);
+    if constexpr (Shape::v_in_k) {
+      issue_scores(1, Shape::parts);
+      sm90::wait<Shape::parts - 1>();
+      release_others(!first);
+      sm90::wait<0>();
+      retire_scores();
+      weigh(item);
+    } else {
+      sm90::wait<1>();
+      retire_scores();
+      weigh(item);
+      sm90::wait<0>();
+      release_others(!first);
+    }
     hand_on(item);
   }
   // The same, products one after the other: tile i - 1 is given back before S of tile i, whose keys
@@ -241,7 +256,7 @@ class WideConsumer90 {
       sm90::pin(o[0]);
       shared.release_values(before, group);
     }
-    issue_scores();
+    issue_scores(0, Shape::parts);
     sm90::wait<0>();
     retire_scores();
     weigh(item);
@@ -327,6 +342,10 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   if (warp < 4) {
     sm90::setmaxnreg_dec<Shape::producer_regs>();
     WideProducer90<Shape, Source, Mask>{{a, grid, maps, shared}}.run(warp, order, schedule);
+  } else if (Shape::codes && warp >= 12) {
+    sm90::setmaxnreg_dec<Shape::converter_regs>();
+    if constexpr (Shape::codes)
+      WideConverter90<Shape, Source, Mask>{{{a, grid, maps, shared}}, warp - 12}.run();
   } else {
     sm90::setmaxnreg_inc<Shape::consumer_regs>();
     using Consumer = WideConsumer90<Shape, Source, Score, Mask, Epilogue>;

@@ -6,6 +6,7 @@
 //   | 1    | nothing: it is the scheduler                                           |
 //   | 2, 3 | rows of Q, and keys of any other pages (gather), all by cp.async       |
 //
+// Codes of keys are brought by a warpgroup of their own (convert_wide_sm90.cuh).
 // Row loaders find each row where it lies, so a row tile may hold any 64 packed rows.
 #pragma once
 #include "cuda/loop/feed_sm90.cuh"
@@ -28,11 +29,19 @@ struct WideProducer90
                                       const DynamicSchedule& schedule) {
     if (warp == 1)
       this->schedule_tiles(order, schedule);
-    else if (warp == 0)
-      load_boxes();
-    else
+    else if (warp != 0)
       RowLoader(*this, warp - 2).run();
+    else if (!Shape::codes)
+      load_boxes();
   }
+
+  // Which keys of a tile have no page: before its first part has come.
+  __device__ __forceinline__ void note(uint32_t number, const uint32_t (&absent)[2]) const {
+    if (lane < 2) shared.absent(number)[lane] = lane ? absent[1] : absent[0];
+    __syncwarp();
+  }
+  // K is (v, k).
+  __device__ __forceinline__ bool joined() const { return Shape::joins && a.q_value; }
 
  private:
   // ---- TMA
@@ -88,14 +97,10 @@ struct WideProducer90
     for (int part = 0; part < Shape::parts; ++part) {
       sm90::barrier_wait(shared.key_empty(number, part), shared.empty_phase(number, part));
       if (part == 0) note(number, absent);
-      load_unit(tile, maps.k, part * 256, part < Shape::key_units ? 4 : 1,
-                shared.keys(number, part), shared.key_full(number, part));
+      const bool tail = part == Shape::key_units;
+      load_unit(tile, joined() && !tail ? maps.v : maps.k, joined() && tail ? 0 : part * 256,
+                tail ? 1 : 4, shared.keys(number, part), shared.key_full(number, part));
     }
-  }
-  // Which keys of a tile have no page: before its first part has come.
-  __device__ __forceinline__ void note(uint32_t number, const uint32_t (&absent)[2]) const {
-    if (lane < 2) shared.absent(number)[lane] = lane ? absent[1] : absent[0];
-    __syncwarp();
   }
   __device__ __forceinline__ void load_values(const Tile& tile, const Place& at) const {
 #pragma unroll
@@ -140,7 +145,7 @@ struct WideProducer90
     __device__ __forceinline__ void run() {
       all.each_item([&](const Slot& work, typename Shared::TileState) {
         copy_query(work);
-        if (all.maps.gather) {
+        if (!Shape::codes && all.maps.gather) {
           if (Shape::v_in_k || number == 0)
             copy_tiles<false>(work);
           else
@@ -175,23 +180,34 @@ struct WideProducer90
       sm90::barrier_wait(empty, phase);
     }
 
-    // Half of the rows, zeros past the last.
     __device__ __forceinline__ void copy_query(const Slot& work) {
-      constexpr int kRows = Shape::BM / 2;
-      const RowTile& tile = work.tile;
+      const Attend& a = all.a;
+      const uint32_t to = all.shared.q();
+      constexpr int kUnits = Shape::key_units * 4;
       acquire(all.shared.q_pipe().empty(q), q.phase ^ 1);
+      if (all.joined()) {
+        copy_query_of<kUnits>(work.tile, a.q_value, a.e, to);
+        copy_query_of<Shape::tails>(work.tile, a.q, a.d, to + kUnits * Panel::bytes);
+      } else {
+        copy_query_of<Shape::D / 64>(work.tile, a.q, a.d, to);
+      }
+      copied_to(all.shared.q_pipe().full(q));
+      q.next();
+    }
+    // Half of the rows, zeros past the last.
+    template <int Panels>
+    __device__ __forceinline__ void copy_query_of(const RowTile& tile, const View<4>& x,
+                                                  int64_t width, uint32_t to) const {
+      constexpr int kRows = Shape::BM / 2;
       const int chunk = lane % kPanelChunks;
 #pragma unroll 1
       for (int i = 0; i < kRows / 4; ++i) {
         const int row = number * kRows + i * 4 + lane / kPanelChunks;
         const bool there = row < tile.size;
-        const int64_t offset = there ? tile.offset(tile.begin + row, all.a.q.stride) : 0;
-        copy_row<Shape::D / 64>(all.shared.q() + Shape::TileQ::at(row, chunk),
-                                all.a.q.template as<uint16_t>() + offset, chunk,
-                                there ? static_cast<int>(all.a.d) : 0);
+        const int64_t offset = there ? tile.offset(tile.begin + row, x.stride) : 0;
+        copy_row<Panels>(to + Panel::at(row, chunk), x.as<uint16_t>() + offset, chunk,
+                         there ? static_cast<int>(width) : 0);
       }
-      copied_to(all.shared.q_pipe().full(q));
-      q.next();
     }
     // The lane's chunk of each panel of a row, zeros from column `width` on.
     template <int Panels>
@@ -279,7 +295,8 @@ struct WideProducer90
     template <bool V>
     __device__ __forceinline__ void copy_tiles(const Slot& work) {
       const Attend& a = all.a;
-      const View<4>& x = V ? a.v : a.k;
+      const bool values = V || all.joined();
+      const View<4>& x = values ? a.v : a.k;
       const int steps = max(work.count, 1);
       Rows rows;
       bool found = false;
@@ -288,28 +305,34 @@ struct WideProducer90
         if (Shape::v_in_k && static_cast<int>(at.number % 2) != number) continue;
         if (!found) rows = find(work, n, x.stride);
         LaneRows from;
-        place(x, rows, V ? a.e == Shape::E : a.d == Shape::D, from);
+        place(x, rows, values ? a.e == Shape::E : a.d == Shape::D, from);
         if constexpr (V)
           copy_values(from);
         else
-          copy_keys(from, rows);
+          copy_keys(work, n, from, rows);
         // The page table is read while the copies are under way.
         found = left > (Shape::v_in_k ? 2 : 1);
         if (found)
           rows = find(work, Shape::v_in_k ? work.before(work.before(n)) : work.before(n), x.stride);
       }
     }
-    __device__ __forceinline__ void copy_keys(const LaneRows& from, const Rows& rows) {
+    __device__ __forceinline__ void copy_keys(const Slot& work, int n, LaneRows& from,
+                                              const Rows& rows) {
       const Shared& shared = all.shared;
-      const int width = static_cast<int>(all.a.d);
+      int width = static_cast<int>(all.joined() ? all.a.e : all.a.d);
 #pragma unroll
       for (int part = 0; part < Shape::parts; ++part) {
+        int column = part * 256;
+        if (part == Shape::key_units && all.joined()) {
+          width = static_cast<int>(all.a.d), column = 0;
+          place(all.a.k, find(work, n, all.a.k.stride), width == 64, from);
+        }
         acquire(shared.key_empty(at.number, part), shared.empty_phase(at.number, part));
         if (part == 0) all.note(at.number, rows.absent);
         if (part < Shape::key_units)
-          copy_part<4>(from, part * 256, width, shared.keys(at.number, part));
+          copy_part<4>(from, column, width, shared.keys(at.number, part));
         else
-          copy_part<1>(from, part * 256, width, shared.keys(at.number, part));
+          copy_part<1>(from, column, width, shared.keys(at.number, part));
         copied_to(shared.key_full(at.number, part));
       }
     }

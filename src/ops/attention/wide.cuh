@@ -17,7 +17,7 @@ struct WideWork90 {
 // A row of wide.inc.
 struct WideConfig90 {
   int dtype, d;
-  bool v_in_k, span;
+  bool v_in_k, span, codes;
 };
 
 struct WideInstance90 {

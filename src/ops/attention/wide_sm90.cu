@@ -18,6 +18,7 @@ using namespace cuda;
 
 constexpr int kRows = 64, kKeys = 64, kNarrow = 256, kValues = 512, kWidest = 576;
 constexpr int kColumns = 64;  // of a box
+constexpr int kPiece = 16;    // codes of a load
 // Of smaller pages a box has too few bytes: their rows are copied one by one.
 constexpr int64_t kLeastPage = 16;
 
@@ -40,30 +41,91 @@ struct Stored {
         heads(a.g) {}
 };
 
+// With q_value, where K is (v, k), and of codes the widest.
 const WideInstance90* find(const Attend& a) {
   const bool rich = a.spans() || a.score.softcap > 0, shared = v_in_k(a);
   for (const WideInstance90& row : instances()) {
     const WideConfig90& c = row.config;
-    if (c.dtype == a.dtype && a.d <= c.d && c.span == rich && (!c.v_in_k || shared) &&
-        (c.v_in_k || !shared || a.d <= kNarrow))
+    if (c.dtype != a.dtype || c.span != rich || c.codes != a.codes()) continue;
+    if (a.q_value || a.codes()
+            ? c.v_in_k && c.d == kWidest
+            : a.d <= c.d && (!c.v_in_k || shared) && (c.v_in_k || !shared || a.d <= kNarrow))
       return &row;
   }
   return nullptr;
 }
 
-// Whether rows of keys are copied one by one: pages of which a tile holds no whole number, nor they
-// of it; or sequences that do not begin with a page.
+// Whether rows of keys are copied one by one: codes; pages of which a tile holds no whole number,
+// nor they of it; or sequences that do not begin with a page.
 bool gathers(const Attend& a) {
   const int64_t page = a.sequences.page;
+  if (a.codes()) return true;
   return page && (page < kLeastPage || (page < kKeys ? kKeys % page : page % kKeys) ||
                   a.sequences.key_first);
 }
 
-Text refuses(const Context& ctx, const Attend& a) {
+// A scale of v has 1 << scale_shift columns; -1: another number.
+int scale_shift(const Attend& a) {
+  const int64_t columns = a.e / std::max<int64_t>(a.groups, 1);
+  if (a.groups <= 1) return 31;
+  return columns == 128 ? 7 : columns == 256 ? 8 : -1;
+}
+
+bool fits_int(const View<4>& x) {
+  return x.stride[0] <= INT_MAX && x.stride[1] <= INT_MAX && x.stride[3] <= kIndexMax / kValues;
+}
+
+// v is the first columns of k, and counts as k does.
+bool codes_in_k(const Attend& a) {
+  if (a.k_dtype != a.v_dtype || !v_in_k(a) || a.k_scale.data != a.v_scale.data) return false;
+  for (int i = 0; i < 4; ++i)
+    if (a.k_scale.stride[i] != a.v_scale.stride[i]) return false;
+  return a.groups <= 1;
+}
+
+Text codes_refuse(const Attend& a) {
+  if (a.v_dtype != FOVEA_E4M3)
+    return Text("v.dtype is ") + dtype_name(a.v_dtype) + ", wanted e4m3 or that of q";
+  if (!a.q_value && !codes_in_k(a))
+    return "codes with neither q_value nor v as the first columns of k, one scale a row for both";
+  if (a.q_value && a.e != kValues) return reason("e", a.e, Text::number(kValues) + " of codes");
+  if (!a.q_value && (a.d < kValues || a.d % kPiece))
+    return reason("d", a.d, "a multiple of 16 from 512 on, of codes");
+  if (scale_shift(a) < 0) return reason("columns of a scale of v", a.e / a.groups, "128, 256 or e");
+  if (!fits_int(a.k) || !fits_int(a.v) || !fits_int(a.v_scale))
+    return "strides of k, v or v_scale past 2^31, or of the columns of v_scale past 2^21";
+  Attend plain = a;
+  plain.q_value = {};
+  const char* field = plain.not_plain();
+  return field ? reason_given(field) : Text();
+}
+
+// With q_value.
+Text joined_refuses(const Attend& a) {
+  if (Text why = refuse_width("d with q_value", a.d, 8, kColumns); !why.empty()) return why;
+  const int64_t rows[3] = {a.b, a.s, a.h};
+  return in_pieces(a.q_value, rows, 8) ? Text() : reason_rows("q_value");
+}
+
+// The call as one without codes and q_value.
+Attend uncoded(Attend a) {
+  a.v_dtype = a.dtype;
+  if (!a.q_value) a.k_dtype = a.dtype;
+  a.q_value = {};
+  return a;
+}
+
+Text refuses(const Context& ctx, const Attend& given) {
+  const Attend a = given.q_value || given.codes() ? uncoded(given) : given;
   if (Text why = hopper_refuses(ctx, a); !why.empty()) return why;
-  if (a.d <= kNarrow && a.e <= kNarrow)
+  if (given.q_value) {
+    if (Text why = joined_refuses(given); !why.empty()) return why;
+  } else if (a.d <= kNarrow && a.e <= kNarrow) {
     return Text("d is ") + Text::number(a.d) + " and e is " + Text::number(a.e) +
-           ", wanted one above " + Text::number(kNarrow);
+           ", wanted one above " + Text::number(kNarrow) + ", or q_value";
+  }
+  if (given.codes())
+    if (Text why = codes_refuse(given); !why.empty()) return why;
   if (a.d > kWidest) return reason("d", a.d, "at most " + Text::number(kWidest));
   if (a.e > kValues) return reason("e", a.e, "at most " + Text::number(kValues));
   if (const char* field = a.without_spans().not_plain()) return reason_given(field);
@@ -76,10 +138,11 @@ Text refuses(const Context& ctx, const Attend& a) {
   const int64_t rows[3] = {a.b, a.s, a.h};
   if (!in_pieces(a.q, rows, 8)) return reason_rows("q");
   if (!in_pieces(a.o, rows, a.o_dtype == FOVEA_F32 ? 4 : 8)) return reason_rows("o");
-  if (gathers(a)) {
-    const int64_t keys[3] = {s.pool, s.page, a.g};
-    if (!in_pieces(a.k, keys, 8)) return reason_rows("k");
-    if (!in_pieces(a.v, keys, 8)) return reason_rows("v");
+  if (gathers(given)) {
+    const Stored stored(a);
+    const int64_t keys[3] = {stored.caches, stored.tokens, stored.heads};
+    if (!in_pieces(a.k, keys, given.k_dtype == a.dtype ? 8 : kPiece)) return reason_rows("k");
+    if (!in_pieces(a.v, keys, given.v_dtype == a.dtype ? 8 : kPiece)) return reason_rows("v");
   }
   return "";
 }
@@ -111,7 +174,8 @@ Text arrange(const Context& ctx, const Attend& a, WideWork90& work) {
   const int64_t splits = clamp_i64(wanted, 1, std::max<int64_t>(most, 1));
   if (heads * row_tiles * splits > INT_MAX) return "more than 2^31 work items";
   work.grid = {row_tiles, a.g, static_cast<int32_t>(splits), static_cast<int32_t>(group), masked};
-  const int64_t bytes = a.sequences.key_max * (v_in_k(a) ? a.d : a.d + a.e) * 2;
+  const int64_t values = !a.q_value && v_in_k(a) ? 0 : a.e * dtype_bytes(a.v_dtype),
+                bytes = a.sequences.key_max * (a.d * dtype_bytes(a.k_dtype) + values);
   work.order = {static_cast<int32_t>(row_tiles),
                 static_cast<int32_t>(heads),
                 static_cast<int32_t>(splits),
@@ -126,6 +190,7 @@ Text arrange(const Context& ctx, const Attend& a, WideWork90& work) {
 Text map_keys(const Attend& a, WideMaps& maps) {
   maps.gather = gathers(a);
   maps.pages = {kKeys, 1, 1, 0, 0};
+  maps.scale_shift = scale_shift(a);
   if (maps.gather) return "";
   const Stored stored(a);
   const int64_t page = a.sequences.page;
@@ -149,8 +214,11 @@ Text offer(const Context& ctx, const Attend& a, Plan& plan) {
   if (Text why = map_keys(a, work.maps); !why.empty()) return why;
   const WideConfig90& config = instance->config;
   plan.kernel += Text(".") + dtype_name(a.dtype) + ".d" + Text::number(config.d) +
-                 (config.v_in_k ? ".v_in_k" : "") + (config.span ? ".span" : "") +
-                 (work.maps.gather ? ".gather" : "");
+                 (a.q_value       ? ".q_value"
+                  : config.v_in_k ? ".v_in_k"
+                                  : "") +
+                 (config.codes ? ".e4m3" : "") + (config.span ? ".span" : "") +
+                 (work.maps.gather && !config.codes ? ".gather" : "");
   PartialSlots slots;
   if (work.order.splits > 1) slots = PartialSlots(plan.workspace, a, work.order.splits);
   plan.launch = [a, work, slots, instance](Context& ctx, void* workspace) {

@@ -11,7 +11,7 @@ namespace fovea::cuda {
 
 template <WideConfig90 C>
 WideInstance90 wide_sm90_instance() {
-  using Shape = WideShape90<C.dtype, C.d, C.v_in_k>;
+  using Shape = WideShape90<C.dtype, C.d, C.v_in_k, C.codes>;
   using Mask = std::conditional_t<C.span, SpanMask, WindowMask>;
   using Score = std::conditional_t<C.span, ScaledScore, PlainScore>;
   constexpr auto launcher = [](Context& ctx, const Attend& a, const WideWork90& work) {
