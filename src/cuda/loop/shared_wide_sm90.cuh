@@ -35,7 +35,7 @@ struct WideShape90 {
   static constexpr int copy_arrivals = 0;  // that copies of a part of a key tile make, if relayed
   static constexpr int absent_words = BN / 32;
   // The other's O += P V ends before S begins: where V is in K, the next tile waits for its place.
-  static constexpr bool values_first = false;
+  static constexpr bool values_first = v_in_k;
 
   using TileQ = Swizzled<BM, D>;
   using TileK = Swizzled<BN, D>;
