@@ -32,8 +32,8 @@ constexpr const char* kWhereNames[] = {"",          "lengths",   "varlen", "varl
 enum class Masked { some, tiles, all };
 constexpr const char* kMaskedNames[] = {"mask", "masked_tiles", "masked_all"};
 
-// How k and v share memory with their neighbours.  record: rows lie as far apart as FP8-MLA's, of 656
-// bytes: 512 codes, four scales, 64 rotated columns.
+// How k and v share memory with their neighbours.  record: rows are 656 bytes apart, as FP8-MLA's,
+// which have 512 codes, four scales and 64 rotated columns.
 enum class Shared { none, kv, broadcast, v_in_k, record };
 constexpr const char* kSharedNames[] = {"", "kv_interleaved", "broadcast", "v_in_k", "record"};
 

@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// What brings e4m3 keys to the sweep over wide keys (attend_wide_sm90.cuh):
-// warpgroup 3.
-//   Codes are copied to where they will be converted (cp.async), each panel's
-//   64 to the first half of its rows, and their scale behind them.  code *
-//   scale, rounded to q's dtype, takes their place. The tail is of q's dtype
-//   where K is (v, k), and is only copied; else it is codes too. A warp has 16
-//   keys of a tile.  A lane has 16 columns of each panel of two keys:
+// What brings e4m3 keys to the sweep over wide keys (attend_wide_sm90.cuh): warpgroup 3.
+//   Codes are copied (cp.async) to where they will be converted: those of a panel to the first half
+//   of its rows, their scale behind them.  code * scale, rounded to q's dtype, takes their place.
+//   Where K is (v, k) the tail is of q's dtype, and is only copied; else it is codes too.
+//   A warp has 16 keys of a tile.  A lane has 16 columns of each panel of two keys:
 //
 //   | bits of the lane | 0, 1             | 2 to 4                    |
 //   | choose           | 16 columns of 64 | a key of eight, of 8 more |
 //
 //   So eight neighbouring lanes store to all 32 banks.
-//   The next unit is copied while this one is converted, if its place is empty
-//   by then.  Rows of the tile after the next are prefetched to L2.  A row past
-//   the last key, or without a page, is zeros.
+//   The next unit is copied while this one is converted, if its place is empty by then.  Rows of
+//   the tile after the next are prefetched to L2.  A row past the last key, or without a page, is
+//   zeros.
 #pragma once
 #include "cuda/loop/feed_wide_sm90.cuh"
 #include "cuda/tile/codes_sm80.cuh"
@@ -27,9 +25,8 @@ struct WideConverter90 : WideProducer90<Shape, Source, Mask> {
   using Panel = typename Shape::Panel;
   using Base::a, Base::joined, Base::lane, Base::maps, Base::shared;
   static constexpr int BN = Shape::BN, kRows = 16, kTail = Shape::key_units, kPanels = 4;
-  static constexpr int kColumns = kPanels * 64,
-                       kValues = 512;  // of a unit, and of both
-  static constexpr int kAhead = 3;     // tiles, of the prefetch
+  static constexpr int kColumns = kPanels * 64, kValues = 512;  // of a unit, and of both
+  static constexpr int kAhead = 3;                              // tiles, of the prefetch
 
   const int warp;
 
@@ -67,13 +64,11 @@ struct WideConverter90 : WideProducer90<Shape, Source, Mask> {
   }
 
  private:
-  // The lane's keys: the page and the token in it, or the token alone; -1: no
-  // key.
+  // The lane's keys: the page and the token in it, or the token alone; -1: no key.
   struct Keys {
     int page[2], token[2];
   };
-  // Where their values, the rest of them, and their scales begin; nullptr: no
-  // key.
+  // Where their values, the rest of them, and their scales begin; nullptr: no key.
   struct Rows {
     const uint8_t* code[2];
     const void* tail[2];
