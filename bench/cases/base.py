@@ -60,11 +60,23 @@ def unrecorded(call):
     return run
 
 
+def refusing(why):
+    """A peer that has no kernel: fovea's own time is told yet."""
+
+    def run():
+        raise PeerFailed(why)
+
+    return run
+
+
 def gradient(call, inputs, dout):
     """The peer's backward: its graph is built here and walked in each call."""
     for x in inputs:
         x.requires_grad_()
-    result = call()
+    try:
+        result = call()
+    except RuntimeError as error:
+        return refusing(str(error))
     return lambda: torch.autograd.grad(result, inputs, dout, retain_graph=True)
 
 
