@@ -171,11 +171,13 @@ if(_once_files)
   target_compile_definitions(fovea_once PRIVATE FOVEA_PTX_ONCE=1)
   target_compile_options(fovea_once PRIVATE "--generate-code=arch=compute_80,code=[${_once}]")
 endif()
+# Launchers of Hopper's kernels know the shapes of their shared memory, and so include it in every
+# CUDA build.
+find_package(Python3 REQUIRED COMPONENTS Interpreter)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS tools/wgmma.py)
+execute_process(COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/tools/wgmma.py
+                ${CMAKE_CURRENT_BINARY_DIR}/instances/wgmma_sm90.inc COMMAND_ERROR_IS_FATAL ANY)
 if(_hopper_files)
-  find_package(Python3 REQUIRED COMPONENTS Interpreter)
-  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS tools/wgmma.py)
-  execute_process(COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/tools/wgmma.py
-                  ${CMAKE_CURRENT_BINARY_DIR}/instances/wgmma_sm90.inc COMMAND_ERROR_IS_FATAL ANY)
   fovea_instance_library(fovea_sm90 ${_hopper_files})
   # ptxas only mentions what costs a Hopper kernel half its speed: the launcher makes it an error.
   set(_launcher ${FOVEA_TIMER} ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/tools/instances.py
