@@ -226,6 +226,8 @@ bool make_small(contract::Call& call, const std::string& none, const std::string
       if (op.rfind("cache_", 0) == 0 || op.rfind("merge_", 0) == 0) return false;
       // Heads are formed of rows, and gradients of rows are summed, without pairs too.
       if (op == "x_tpa_backward") return false;
+      // Lists are found by heads of the index, without heads of q too.
+      if (op == "x_compressed_forward" && none == "h") return false;
       if (!kOfPairs.count(none) || (kOfKeys.count(none) && (wild == "s" || wild == "b")))
         return false;
       // Row blocks of x_probe are of two outputs; the others meet every key without them.
