@@ -46,8 +46,10 @@ def compare(inputs, mask=None, **options):
 
 
 def largest_logit(q, k, scale):
-    k = k.double().repeat_interleave(q.shape[1] // k.shape[1], 1)
-    logits = (q.double() @ k.mT).abs() * (scale or q.shape[3] ** -0.5)
+    k = k.double()
+    if k.ndim > 2 and q.shape[-3] != k.shape[-3]:  # heads that share keys
+        k = k.repeat_interleave(q.shape[-3] // k.shape[-3], -3)
+    logits = (q.double() @ k.mT).abs() * (scale or q.shape[-1] ** -0.5)
     return logits.max().item() if logits.numel() else 0
 
 
