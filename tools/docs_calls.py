@@ -23,7 +23,12 @@ DTYPES = {
     "F8_E4M3": "e4m3",
     "F8_E5M2": "e5m2",
 }
-UNUSED = {"kl_backward": {"dtotal"}, "merge_backward": {"dlse"}}  # optional inputs left out
+# Optional inputs left out.  Without lists x_compressed has every compressed key.
+UNUSED = {
+    "kl_backward": {"dtotal"},
+    "merge_backward": {"dlse"},
+    "x_compressed_backward": {"index", "index_count"},
+}
 
 
 @dataclasses.dataclass
