@@ -4,16 +4,18 @@
 //   A block is persistent.  A work item is as in attend_sm90.cuh.
 //   Producer: warpgroup 0 (feed_wide_sm90.cuh), and for codes warpgroup 3 (convert_wide_sm90.cuh).
 //   Consumers: warpgroups 0 and 1 each own 256 columns of o.  They take key tiles in turn: the
-//   owner of a tile computes S and P of all 64 rows, and hands P to the other one. Mainloop of a
-//   warpgroup, for each tile i that it owns, from last to first:
+//   owner of a tile computes S and P of all 64 rows, and hands P to the other one.
+//   Mainloop of a warpgroup, for each tile i that it owns, from last to first:
 //     S of tile i; O += P V of tile i - 1, whose P is in shared memory
 //     P of tile i is computed under O, and handed on
 //     O += P V of tile i, P in registers
-//   With values_first O += P V of tile i - 1 ends before S begins.  Of codes, with V in K, it
-//   follows the first part of S alone, and V of tile i - 1, the place of tile i + 1, is released
-//   before the softmax. The other warpgroup is half a step apart: its products run under this one's
-//   softmax. V rows past the sequence's last key are zeroed where the tensor goes on: 0 times NaN
-//   is NaN. Shared memory and mbarriers: WideShared90.
+//   With values_first O += P V of tile i - 1 ends before S begins.
+//   Of codes it follows the first part of S.  V of tile i - 1 lies where tile i + 1 goes, and is
+//   released before the softmax.
+//
+//   The other warpgroup is half a step apart: its products run under this one's softmax.
+//   V rows past the sequence's last key are zeroed where the tensor goes on: 0 times NaN is NaN.
+//   Shared memory and mbarriers: WideShared90.
 //
 //   | named barrier | who arrives    | who waits      | what it guards                          |
 //   | 1 + n         | warpgroup n    | the other one  | P, maximum and scale of n's tile        |

@@ -68,8 +68,7 @@ __device__ inline int64_t divided(int64_t a, int64_t b) {
   return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
 }
 
-// A line in product z, in registers: what is read of the parameters by reference is read anew
-// behind each asynchronous copy.
+// A line in product z.
 struct Run {
   const ProjectAxis& axis;
   int64_t z, base, stride, limit;
