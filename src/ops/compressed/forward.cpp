@@ -2,7 +2,7 @@
 // Both parts attend by positions of tokens: compressed key c is where its last token is, and rows
 // are where key_len says.  The window's part has the sink.
 #include "core/fields.h"
-#include "core/program.h"
+#include "core/merge_parts.h"
 #include "ops/compressed/steps.h"
 
 namespace fovea {
@@ -128,30 +128,6 @@ struct List {
   program.run(part);
 }
 
-// Rows in use of x, to the caller's y.
-[[gnu::noinline]] void keep_rows(Program& program, const Params& p, const fovea_tensor& x,
-                                 const fovea_tensor& y) {
-  fovea_x_combine_forward_params part{};
-  part.x = x, part.y = y, part.query_len = p.query_len;
-  program.run(part);
-}
-
-// The parts as one.  A part has all rows, so that rows past query_len go to an array first.
-[[gnu::noinline]] void merge(Program& program, const Params& p, const Sizes& a,
-                             const fovea_tensor& o, const fovea_tensor& lse) {
-  fovea_merge_forward_params part{};
-  part.o_part = o, part.lse_part = lse;
-  const fovea_tensor none{};
-  const bool cut = p.query_len.data != nullptr;
-  const auto dtype = static_cast<fovea_dtype>(p.o.dtype);
-  part.o = program.output(cut ? none : Program::given(p.o), dtype, {a.b, a.s, a.h, p.v.shape[3]});
-  if (p.lse.data) part.lse = program.output(cut ? none : p.lse, FOVEA_F32, {a.b, a.h, a.s});
-  program.run(part);
-  if (!cut) return;
-  keep_rows(program, p, part.o, p.o);
-  if (p.lse.data) keep_rows(program, p, by_row(part.lse), by_row(p.lse));
-}
-
 void body(Program& program, const Params& p) {
   const Sizes a = read_sizes(p);
   const auto dtype = static_cast<fovea_dtype>(p.o.dtype);
@@ -164,7 +140,7 @@ void body(Program& program, const Params& p) {
     attend_list(program, p, a, list, entry(o, 1), entry(lse, 1));
   else
     attend_all(program, p, a, entry(o, 1), entry(lse, 1));
-  if (a.any) merge(program, p, a, o, lse);
+  if (a.any) merge_parts(program, p, o, lse);
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 // key_shift = window hides from both what the window has.
 #include "core/fields.h"
 #include "core/list_rows.h"
-#include "core/program.h"
+#include "core/merge_parts.h"
 
 namespace fovea {
 namespace {
@@ -126,33 +126,6 @@ To branch(const Params& p, const fovea_tensor& q, const fovea_tensor& k) {
   program.run(part);
 }
 
-// Rows in use of x, to the caller's y.
-[[gnu::noinline]] void keep_rows(Program& program, const Params& p, const fovea_tensor& x,
-                                 const fovea_tensor& y) {
-  fovea_x_combine_forward_params part{};
-  part.x = x, part.y = y, part.query_len = p.query_len;
-  program.run(part);
-}
-
-// The branches as one.  A part has all rows, so that rows past query_len go to an array first.
-// Returns lse of the sum, if somebody asks.
-[[gnu::noinline]] fovea_tensor merge(Program& program, const Params& p, const Memory& a,
-                                     const fovea_tensor& o, const fovea_tensor& lse) {
-  fovea_merge_forward_params part{};
-  part.o_part = o, part.lse_part = lse;
-  const fovea_tensor none{};
-  const bool cut = p.query_len.data != nullptr;
-  const auto dtype = static_cast<fovea_dtype>(p.o.dtype);
-  part.o = program.output(cut ? none : Program::given(p.o), dtype, {a.b, a.s, a.h, p.v.shape[3]});
-  if (p.lse.data || p.local_score.data)
-    part.lse = program.output(cut ? none : p.lse, FOVEA_F32, {a.b, a.h, a.s});
-  program.run(part);
-  if (!cut) return part.lse;
-  keep_rows(program, p, part.o, p.o);
-  if (p.lse.data) keep_rows(program, p, by_row(part.lse), by_row(p.lse));
-  return part.lse;
-}
-
 [[gnu::noinline]] fovea_tensor sum_window(Program& program, const Params& p, const Memory& a,
                                           const fovea_tensor& lse) {
   fovea_x_probe_forward_params part{};
@@ -178,7 +151,7 @@ void body(Program& program, const Params& p) {
   attend_blocks(program, p, a, choose(program, p, a), entry(o, 1), entry(lse, 1));
   attend_remainder(program, p, a, entry(o, 2), entry(lse, 2));
   if (!a.any) return;  // o and lse have no element, and nothing is added
-  const fovea_tensor all = merge(program, p, a, o, lse);
+  const fovea_tensor all = merge_parts(program, p, o, lse, p.local_score.data);
   if (p.local_score.data) add_score(program, p, sum_window(program, p, a, all));
 }
 
