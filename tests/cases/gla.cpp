@@ -584,6 +584,36 @@ void gradient_chains(GlaCases& cases) {
     }
 }
 
+// The same where many state heads share a head of q and k, in bf16.
+void shared_gradient_chains(GlaCases& cases) {
+  const Words calls = {
+      "b=2 s=150 h=1 g=1 x=8 state_in dstate_out gate_head hard=1 all=1",
+      "start seqs=5 s=200 h=2 g=2 x=8 e=128 state_in state_row dstate_out skip gate_head "
+      "gate_map=1 "
+      "gate_rate gate_bias select select:f32 all=1",
+      "b=3 s=100 len output_from h=1 g=1 x=17 state_in state_row dstate_out gate_head all=1",
+      "b=1 s=330 h=1 g=1 x=24 gate_head gate_map=1 gate_rate gate_bias select skip dselect dq dk "
+      "dv "
+      "gates=1",
+      "b=1 s=1100 h=1 g=1 x=4 e=128 state_in dstate_out gate_head hard=2 select all=1",
+      "start seqs=5 s=180 output_from h=2 g=2 x=8 dstate_out all=1",
+      "b=2 s=65 h=4 g=4 x=16 state_in state_in:bf16 turned=1 scale=0.3 dstate_out gate_head all=1 "
+      "sums=1",
+      "b=5 s=71 h=1 g=1 x=8 head_first gate_head const=1 rest=1",
+      "b=2 s=70 h=2 g=2 x=8 hard=2 reset=1 state_in gate_head select all=1",
+      "b=2 s=70 h=2 g=2 x=8 nan=1 dk dv dstate_in gate_head dgate_head",
+      "b=2 s=100 h=1 g=1 x=4 gate_head select dselect",
+      "b=2 s=70 h=1 g=1 x=4 dstate_out dstate_in dq dk gate_head",
+      "b=2 s=129 h=1 g=1 x=4 gate_head hard=4 dgate_head"};
+  for (const char* d : {"64", "128"})
+    for (const std::string& call : calls) {
+      const bool wide = call.find("e=128") != std::string::npos;
+      const bool gated = call.find("gate_head") != std::string::npos;
+      cases.kernel(std::string("q:bf16 d=") + d + (wide ? " " : " e=64 ") + call,
+                   std::string("sm90.bf16.d") + d + (gated ? ".head" : ".plain") + ".shared");
+    }
+}
+
 // The same with key gates, in bf16.
 void keyed_gradient_chains(GlaCases& cases) {
   const Words calls = {
@@ -856,6 +886,7 @@ std::vector<harness::Case> backwards() {
                {"", "output_from"}},
               "", 27);
   gradient_chains(cases);
+  shared_gradient_chains(cases);
   keyed_gradient_chains(cases);
   valued_gradient_chains(cases);
   cases.add("q:bf16 h=2 g=2 x=2 d=64 e=64 b=1 s=150 gate_head gate_head:f32 const=1 all=1 sums=1",

@@ -19,6 +19,7 @@ struct GlaGradientWork90 {
   int64_t blocks;
 
   Floats<3> select;   // factor of an output's row (batch, token, head)
+  View<2> skip;       // (head, value column): times v, which is dout, it is added to the output
   Floats<4> partner;  // 16 bits: rows whose dots with the outputs' are kept
   CUtensorMap partner_map;
   int32_t partner_share;  // heads that share one of the partner's
@@ -52,6 +53,40 @@ struct GlaGradientConfig90 {
 // Explicitly instantiated, one file for each width.
 template <GlaGradientConfig90 C>
 GlaGradientInstance90 gla_gradient_sm90_instance();
+
+// Where many state heads share one head of q and k (backward_shared_sm90.cuh).
+struct GlaSharedWork90 {
+  Recur a;  // the call, a.o is dout
+  CUtensorMap q, k, v, dout;
+  View<4> dstate_out, dstate_in;  // dstate_in: or not given
+  // Of a chunk, a state head and 64 value columns, swizzled tiles [value][key] of bf16:
+  unsigned char* states;              // H before the chunk
+  unsigned char* slopes;              // W after it
+  float4 *kept_states, *kept_slopes;  // as GlaGradientWork90::kept; or not given
+  float *dq, *dk;                     // (b, s, heads of q times parts, d): terms
+  float *q_dots, *k_dots;             // (heads, b, s); or not given
+  int64_t slots, chains;              // chunks; (sequence, head, 64 value columns)
+  int32_t tiles, parts, each;         // of 64 value columns; blocks of a group; their heads
+
+  FOVEA_HD int64_t slot(int64_t sequence, int64_t begin, int64_t chunk) const {
+    return chunk_slot(a, sequence, begin, chunk);
+  }
+};
+
+struct GlaSharedInstance90 {
+  int32_t dtype, d;
+  void (*launch)(Context&, const GlaSharedWork90&);
+};
+
+// A row of backward_shared.inc.
+struct GlaSharedConfig90 {
+  int dtype, d;
+  int stages;  // of the chains
+  int values;  // stages of a head's tiles
+};
+
+template <GlaSharedConfig90 C>
+GlaSharedInstance90 gla_shared_sm90_instance();
 
 // With key gates (backward_keys_sm90.cuh).
 struct GlaKeyGradientWork90 {

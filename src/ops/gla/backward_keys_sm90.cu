@@ -185,8 +185,7 @@ Text plan_gla_keys(const RecurBackward& b, const GlaKeyRoles& roles, Plan& plan)
   f.query_share = static_cast<int32_t>(a.heads / a.h);
   const int64_t extent[3] = {a.b, a.s, a.heads};
   f.gate_pairs = in_pieces(a.gate_key.view, extent, 2);
-  f.slots = a.run.start ? a.s / kChainTokens + a.run.count
-                        : a.run.count * ceil_div(a.run.token_max, kChainTokens);
+  f.slots = chunk_slots(a);
   if (f.slots > kTokensMost / a.heads) return "more than 2^30 chunks";
   w.chains = a.run.count * a.heads * f.tiles;
   const MapOf q{a.q.view, a.q.dtype, a.b, a.s, a.h, a.d, kChainTokens};

@@ -52,21 +52,34 @@ const GlaGradientInstance90* find(int32_t dtype, int64_t d, bool gated, int way)
   return nullptr;
 }
 
+// Every row of backward_shared.inc in this build.
+const GlaSharedInstance90* find_shared(int32_t dtype, int64_t d) {
+  static const std::vector<GlaSharedInstance90> rows = {
+#define FOVEA_INSTANCE(...) gla_shared_sm90_instance<GlaSharedConfig90 __VA_ARGS__>(),
+#include "instances/gla_backward_shared_sm90.inc"
+#undef FOVEA_INSTANCE
+  };
+  for (const GlaSharedInstance90& row : rows)
+    if (row.dtype == dtype && row.d == d) return &row;
+  return nullptr;
+}
+
 // ---- kernels beside the chains
 
 struct Gates {
   Recur a;
   const float4 *states, *grads;  // H and W around segments
   float* ends;                   // (place, heads): <H, W>
-  const float *q_dots, *k_dots;  // (d / 64, heads, b, s): q . dq, k . dk without select
-  float* to;                     // (b, s, heads)
-  int64_t segments;              // of a sequence, at most
-  Floats<3> gate;                // dgate_head, where no strides of 0 sum
+  const float *q_dots, *k_dots;  // (tiles, heads, b, s): q . dq, k . dk without select
+  int64_t tiles;
+  float* to;         // (b, s, heads)
+  int64_t segments;  // of a sequence, at most
+  Floats<3> gate;    // dgate_head, where no strides of 0 sum
 
   // q . dq - k . dk of a token.
   __device__ float step(const RunTokens& run, int64_t t, int64_t head) const {
     float of_q = 0, of_k = 0;
-    for (int64_t tile = 0; tile < a.d / kChainColumns; ++tile) {
+    for (int64_t tile = 0; tile < tiles; ++tile) {
       const int64_t at = ((tile * a.heads + head) * a.b + run.batch) * a.s + run.begin + t;
       if (t >= run.from) of_q += q_dots[at];
       of_k += k_dots[at];
@@ -161,16 +174,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Four neighbouring elements of 16 bits.
-__device__ __forceinline__ float4 load_four(const Floats<4>& x, int64_t batch, int64_t at,
-                                            int64_t head, int64_t c) {
-  const uint2 words = __ldcs(reinterpret_cast<const uint2*>(
-      static_cast<const uint16_t*>(x.view.data) + x.offset(batch, at, head, c)));
-  const bool half = x.dtype == FOVEA_F16;
-  const float2 low = half ? pair_of<FOVEA_F16>(words.x) : pair_of<FOVEA_BF16>(words.x);
-  const float2 high = half ? pair_of<FOVEA_F16>(words.y) : pair_of<FOVEA_BF16>(words.y);
-  return make_float4(low.x, low.y, high.x, high.y);
-}
+// Four neighbouring elements.
 __device__ __forceinline__ void store_four(const Floats<4>& x, bool pieces, float4 value,
                                            int64_t batch, int64_t at, int64_t head, int64_t c) {
   const int64_t to = x.offset(batch, at, head, c);
@@ -187,34 +191,25 @@ __device__ __forceinline__ void store_four(const Floats<4>& x, bool pieces, floa
   }
 }
 
-// Sums over the state heads that share a head of an output, `lanes` threads a head's row; those of
-// dv get what skip gives.
+// Sums of the terms that share a head of an output, `lanes` threads a head's row.
 //   terms (b, s, heads, width)
 __global__ void __launch_bounds__(kThreads)
     gla_shared_rows_sm90(const __grid_constant__ Recur a, const __grid_constant__ GlaRows rows,
-                         const float* terms, bool pieces, int lanes, int64_t work) {
-  const int64_t share = a.heads / rows.heads;
+                         const float* terms, int64_t heads, bool pieces, int lanes, int64_t work) {
+  const int64_t share = heads / rows.heads;
   const int each = kThreads / lanes, lane = static_cast<int>(threadIdx.x) % lanes;
   for (int64_t w = blockIdx.x * int64_t{each} + threadIdx.x / lanes; w < work;
        w += gridDim.x * int64_t{each}) {
     const int64_t row = quotient(w, rows.heads), head = w - row * rows.heads;
     const int64_t batch = quotient(row, a.s), at = row - batch * a.s;
     const bool there = has_row(a, batch, at, rows.of_q);
-    const bool skips = rows.skips && has_row(a, batch, at, true);
     for (int64_t c = lane * 4; c < rows.width; c += lanes * 4) {
-      const float* from = terms + (row * a.heads + head * share) * rows.width + c;
+      const float* from = terms + (row * heads + head * share) * rows.width + c;
       float4 sum{};
 #pragma unroll 8
-      for (int64_t j = 0; j < share; ++j, from += rows.width) {
-        if (there) {
-          const float4 x = __ldcs(reinterpret_cast<const float4*>(from));
-          sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
-        }
-        if (!skips) continue;
-        const int64_t n = head * share + j;
-        const float4 o = load_four(a.o, batch, at, n, c);
-        sum.x += *a.skip.at(n, c) * o.x, sum.y += *a.skip.at(n, c + 1) * o.y;
-        sum.z += *a.skip.at(n, c + 2) * o.z, sum.w += *a.skip.at(n, c + 3) * o.w;
+      for (int64_t j = 0; there && j < share; ++j, from += rows.width) {
+        const float4 x = __ldcs(reinterpret_cast<const float4*>(from));
+        sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
       }
       store_four(rows.out, pieces, sum, batch, at, head, c);
     }
@@ -231,9 +226,19 @@ struct Chain {
   Slot<float> dots, kept;
 };
 
+// dq and dk of heads that share q and k.
+struct Shared {
+  GlaSharedWork90 work;
+  const GlaSharedInstance90* run;  // nullptr: chains make them
+  GlaRows q_rows, k_rows;
+  Slot<unsigned char> states, slopes;
+  Slot<float> dq, dk;
+};
+
 struct BackwardPlan {
   RecurBackward b;  // without the outputs that chains write
   Chain q, k, v;
+  Shared shared;
   bool gates;
   Slot<float> head_gate, ends;
   Slot<double> sums;
@@ -332,15 +337,14 @@ Recur reversed(Recur a, const RecurBackward& b, bool turn) {
   return a;
 }
 
-// Where a chain stores: the output itself, or terms of it, to which skip adds in dv.
+// Where a chain stores: the output itself, or terms of it.
 void add_output(BackwardPlan& p, Chain& chain, RecurGradient what, Plan& plan, int64_t heads,
                 int64_t width) {
   Floats<4>& out = p.b.to[static_cast<int>(what)];
   const Recur& a = p.b.forward;
   if (!out) return;
-  const bool skips = what == RecurGradient::v && a.skip;
-  chain.rows = {out, heads, width, what == RecurGradient::q, skips};
-  if (!skips && direct(a, out, heads, a.s)) {
+  chain.rows = {out, heads, width, what == RecurGradient::q};
+  if (direct(a, out, heads, a.s)) {
     chain.work.a.o = out;
   } else {
     chain.terms = plan.workspace.add<float>(a.b, a.s, a.heads, width);
@@ -374,6 +378,17 @@ Text finish_chain(const Context& ctx, const Recur& all, Chain& chain, bool gated
   return map_chain(chain, q, k, v);
 }
 
+// Sums of terms, of which there are `heads` a token.
+void sum_rows(Context& ctx, const Recur& a, const GlaRows& rows, const float* terms,
+              int64_t heads) {
+  const int64_t work = a.b * a.s * rows.heads;
+  const int lanes = rows.width == 64 ? 16 : 32;
+  const bool pieces = in_pieces(rows.out.view, {a.b, a.s, rows.heads}, 4) &&
+                      (rows.out.dtype == FOVEA_F32 || rows.out.dtype == a.q.dtype);
+  launch<gla_shared_rows_sm90>(ctx, kOp, ceil_div(work, kThreads / lanes), kThreads, 0, a, rows,
+                               terms, heads, pieces, lanes, work);
+}
+
 void launch_chain(Context& ctx, const Recur& a, const Chain& chain, void* base) {
   if (!chain.run) return;
   const GlaRows& rows = chain.rows;
@@ -386,21 +401,32 @@ void launch_chain(Context& ctx, const Recur& a, const Chain& chain, void* base) 
   w.kept = reinterpret_cast<float4*>(chain.kept.at(base));
   chain.run->launch(ctx, w);
   if (!chain.terms.count) return;
-  const int64_t work = a.b * a.s * rows.heads;
-  const int lanes = rows.width == 64 ? 16 : 32;
-  const bool pieces = in_pieces(rows.out.view, {a.b, a.s, rows.heads}, 4) &&
-                      (rows.out.dtype == FOVEA_F32 || rows.out.dtype == a.q.dtype);
-  launch<gla_shared_rows_sm90>(ctx, kOp, ceil_div(work, kThreads / lanes), kThreads, 0, a, rows,
-                               static_cast<const float*>(chain.terms.at(base)), pieces, lanes,
-                               work);
+  sum_rows(ctx, a, rows, chain.terms.at(base), a.heads);
+}
+
+void launch_shared(Context& ctx, const BackwardPlan& p, void* base) {
+  if (!p.shared.run) return;
+  const Recur& a = p.b.forward;
+  const Shared& from = p.shared;
+  GlaSharedWork90 w = from.work;
+  w.states = from.states.at(base), w.slopes = from.slopes.at(base);
+  w.kept_states = reinterpret_cast<float4*>(p.q.kept.at(base));
+  w.kept_slopes = reinterpret_cast<float4*>(p.k.kept.at(base));
+  w.q_dots = p.q.dots.at(base), w.k_dots = p.k.dots.at(base);
+  w.dq = from.dq.at(base), w.dk = from.dk.at(base);
+  from.run->launch(ctx, w);
+  if (from.q_rows.out) sum_rows(ctx, a, from.q_rows, w.dq, a.h * w.parts);
+  if (from.k_rows.out) sum_rows(ctx, a, from.k_rows, w.dk, a.g * w.parts);
 }
 
 void enqueue(Context& ctx, const BackwardPlan& p, void* base) {
   const Recur& a = p.b.forward;
   for (const Chain* chain : {&p.q, &p.k, &p.v}) launch_chain(ctx, a, *chain, base);
+  launch_shared(ctx, p, base);
   RecurBackward b = p.b;
   b.terms.slices = 1;
-  b.terms.select = p.k.dots.at(base), b.terms.select_slices = p.k.work.tiles;
+  const int64_t tiles = p.shared.run ? 1 : a.d / kChainColumns;
+  b.terms.select = p.k.dots.at(base), b.terms.select_slices = tiles;
   if (p.gates) {
     Gates g{a,
             reinterpret_cast<const float4*>(p.q.kept.at(base)),
@@ -408,6 +434,7 @@ void enqueue(Context& ctx, const BackwardPlan& p, void* base) {
             p.ends.at(base),
             p.q.dots.at(base),
             p.k.dots.at(base),
+            tiles,
             p.head_gate.at(base),
             ceil_div(a.run.token_max, kSegment),
             {}};
@@ -426,6 +453,39 @@ void enqueue(Context& ctx, const BackwardPlan& p, void* base) {
   add_recur_terms(ctx, kOp, b, p.sums.at(base));
 }
 
+// Whether dq and dk of the call are sums of many heads, and why not as products of 64 tokens.
+bool shares_heads(const Recur& a) {
+  constexpr int64_t kLeast = 4, kColumnsMost = 128;
+  return a.h == a.g && a.heads >= kLeast * a.h && a.e <= kColumnsMost &&
+         chunk_slots(a) <= kTokensMost / a.heads;
+}
+
+Text share_heads(BackwardPlan& p, const RecurBackward& b, Plan& plan, bool of_v) {
+  constexpr int64_t kHeadsMost = 16;  // of a block: no number of sequences changes a bit
+  const Recur& a = b.forward;
+  GlaSharedWork90& w = p.shared.work;
+  w.a = a, w.dstate_out = b.dstate_out;
+  if (!of_v) w.dstate_in = b.dstate_in;
+  const int64_t share = a.heads / a.h, parts = ceil_div(share, kHeadsMost);
+  w.parts = static_cast<int32_t>(parts), w.each = static_cast<int32_t>(ceil_div(share, parts));
+  w.tiles = static_cast<int32_t>(a.e / kChainColumns);
+  w.slots = chunk_slots(a), w.chains = a.run.count * a.heads * w.tiles;
+  const auto take = [&](RecurGradient what, GlaRows& rows, int64_t heads) {
+    Floats<4>& out = p.b.to[static_cast<int>(what)];
+    rows = {out, heads, a.d, what == RecurGradient::q}, out = {};
+  };
+  take(RecurGradient::q, p.shared.q_rows, a.h), take(RecurGradient::k, p.shared.k_rows, a.g);
+  Layout& space = plan.workspace;
+  p.shared.states = space.add<unsigned char>(w.slots, a.heads, a.e, a.d * 2);
+  p.shared.slopes = space.add<unsigned char>(w.slots, a.heads, a.e, a.d * 2);
+  p.shared.dq = space.add<float>(a.b, a.s, a.h * parts, a.d);
+  p.shared.dk = space.add<float>(a.b, a.s, a.h * parts, a.d);
+  return map_each({{"q", {a.q.view, a.q.dtype, a.b, a.s, a.h, a.d, kChainTokens}, w.q},
+                   {"k", {a.k.view, a.k.dtype, a.b, a.s, a.g, a.d, kChainTokens}, w.k},
+                   {"v", {a.v.view, a.v.dtype, a.b, a.s, a.x, a.e, kChainTokens}, w.v},
+                   {"dout", {a.o.view, a.o.dtype, a.b, a.s, a.heads, a.e, kChainTokens}, w.dout}});
+}
+
 Text offer(const Context& ctx, const RecurBackward& b, Plan& plan) {
   if (Text why = refuses(ctx, b); !why.empty()) return why;
   const Recur& a = b.forward;
@@ -442,11 +502,17 @@ Text offer(const Context& ctx, const RecurBackward& b, Plan& plan) {
   p.q.work.a.state_in = turned(a.state_in), p.q.work.a.run.slots = a.run.slots;
   p.k.work.a = reversed(roles(a, a.v, a.x, a.o, a.heads, a.q, a.h, a.e, a.d), b, true);
   p.v.work.a = reversed(roles(a, a.k, a.g, a.q, a.h, a.o, a.heads, a.d, a.e), b, false);
-  add_output(p, p.q, RecurGradient::q, plan, a.h, a.d);
-  add_output(p, p.k, RecurGradient::k, plan, a.g, a.d);
+  if (of_q && of_k && shares_heads(a)) p.shared.run = find_shared(a.q.dtype, a.d);
+  if (p.shared.run) {
+    if (Text why = share_heads(p, b, plan, of_v); !why.empty()) return why;
+  } else {
+    add_output(p, p.q, RecurGradient::q, plan, a.h, a.d);
+    add_output(p, p.k, RecurGradient::k, plan, a.g, a.d);
+  }
   add_output(p, p.v, RecurGradient::v, plan, a.x, a.e);
   // With gates, dk's weights have select as those of dq do.
   p.k.work.select = p.v.work.select = a.select;
+  p.v.work.skip = a.skip;
   if (a.gate_head || selects) p.k.work.a.select = a.select;
   if (b.dstate_in) {
     Recur& to = of_v ? p.v.work.a : p.k.work.a;
@@ -454,18 +520,18 @@ Text offer(const Context& ctx, const RecurBackward& b, Plan& plan) {
     if (!of_v) to.state_out = turned(to.state_out);
   }
   Layout& space = plan.workspace;
-  const int64_t dots = a.d / kChainColumns;
+  const int64_t dots = p.shared.run ? 1 : a.d / kChainColumns;
   if (p.gates) p.q.work.partner = a.q;
   if (p.gates || selects) p.k.work.partner = a.k;
   p.q.work.partner_share = static_cast<int32_t>(a.heads / a.h);
   p.k.work.partner_share = static_cast<int32_t>(a.heads / a.g);
   if (p.gates || selects) p.k.dots = space.add<float>(dots, a.b, a.s, a.heads);
-  if (of_q)
+  if (of_q && !p.shared.run)
     if (Text why =
             finish_chain(ctx, a, p.q, a.gate_head || a.select, p.gates ? 1 : 0, "dout", "v", "k");
         !why.empty())
       return why;
-  if (of_k)
+  if (of_k && !p.shared.run)
     if (Text why = finish_chain(ctx, a, p.k, a.gate_head || selects, 2, "v", "dout", "q");
         !why.empty())
       return why;
@@ -483,7 +549,9 @@ Text offer(const Context& ctx, const RecurBackward& b, Plan& plan) {
   p.sums = space.add<double>(recur_sums(p.b));
   const Chain& shown = of_v ? p.v : of_k ? p.k : p.q;
   plan.kernel += Text(".") + dtype_name(a.q.dtype) + ".d" + Text::number(a.d) +
-                 (a.gate_head ? ".head" : ".plain") + ".x" + Text::number(shown.work.copies);
+                 (a.gate_head ? ".head" : ".plain");
+  if (p.shared.run) plan.kernel += ".shared";
+  if (shown.run) plan.kernel += Text(".x") + Text::number(shown.work.copies);
   plan.launch = [p](Context& ctx, void* base) { enqueue(ctx, p, base); };
   return "";
 }

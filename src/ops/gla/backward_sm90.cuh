@@ -6,8 +6,9 @@
 //   way 0, 1   dQ of dO, V, K, with the state H'
 //   way 2      dV of K, Q, dO, with the state W, the gradient of H, from the last chunk to the
 //   first:
-//              O = select (e^S . (Q W) + (scale tril(K Q') . e^D)' V),   W = e^G W + (V scale e^P)'
-//              K dK of V, dO, Q, with W'
+//              O = select (e^S . (Q W) + (scale tril(K Q') . e^D)' V) + skip V,
+//              W = e^G W + (V scale e^P)' K
+//              dK of V, dO, Q, with W' and without skip
 // Way 1 and gated way 2 keep dots of their rows with q or k, and states: dgate is made of these.
 // A chain is a sequence, a state head and 64 value columns.  `copies` blocks walk each chain: all
 // of them move the state, and chunks' outputs go round among them.  So few chains fill the device,
@@ -474,6 +475,8 @@ class GlaGradientBlock90 {
       if (w_.dots) add_dots(o, c, row);
     if constexpr (Shape::reversed)
       if (w_.select) times_select(o, c, row);
+    if constexpr (Shape::reversed)
+      if (w_.skip) add_skip(o, v, row);
     if (Shape::dots && !a_.o) return;
     store(o, c, j, row, at);
   }
@@ -527,6 +530,25 @@ class GlaGradientBlock90 {
 #pragma unroll
       for (int n = 0; n < kSums; ++n)
         o[n][2 * h] = decayed(by, o[n][2 * h]), o[n][2 * h + 1] = decayed(by, o[n][2 * h + 1]);
+    }
+  }
+
+  // Rows of V past the sequence's end are zeros here, as those without an output are.
+  __device__ void add_skip(float (&o)[kSums][4], uint32_t v, int row) const {
+    const int head = sm90::unhoisted(static_cast<int>(chain_.head));
+    const int column = sm90::unhoisted(static_cast<int>(chain_.column)) + threadIdx.x % 4 * 2;
+    const unsigned char* tile = base_ + (v - at_) + threadIdx.x % 4 * 4;
+#pragma unroll
+    for (int n = 0; n < kSums; ++n) {
+      const float by[2] = {*w_.skip.at(head, column + 8 * n),
+                           *w_.skip.at(head, column + 8 * n + 1)};
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float2 x =
+            unpack<Dtype>(*reinterpret_cast<const uint32_t*>(tile + TileV::at(row + 8 * h, n)));
+        o[n][2 * h] = fmaf(by[0], x.x, o[n][2 * h]);
+        o[n][2 * h + 1] = fmaf(by[1], x.y, o[n][2 * h + 1]);
+      }
     }
   }
 

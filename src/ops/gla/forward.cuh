@@ -33,6 +33,16 @@ constexpr int gla_query_stride(int d) {
   return kChainTokens * d * 2 + kGlaScores + 1024;
 }
 
+// The slot of a sequence's chunk.  Chunks of packed sequences may end anywhere; others are in the
+// order in which chains take them.
+FOVEA_HD int64_t chunk_slot(const Recur& a, int64_t sequence, int64_t begin, int64_t chunk) {
+  return a.run.start ? begin / kChainTokens + sequence + chunk : chunk * a.run.count + sequence;
+}
+inline int64_t chunk_slots(const Recur& a) {
+  return a.run.start ? a.s / kChainTokens + a.run.count
+                     : a.run.count * ((a.run.token_max + kChainTokens - 1) / kChainTokens);
+}
+
 struct GlaWork90 {
   Recur a;
   CUtensorMap q, k, v;
@@ -56,10 +66,8 @@ struct GlaWork90 {
     w.blocks = a.run.count * a.heads * (parts.count - 1) * tiles;
     return w;
   }
-  // The slot of a sequence's chunk.  Chunks of packed sequences may end anywhere; others are in the
-  // order in which chains take them.
   FOVEA_HD int64_t slot(int64_t sequence, int64_t begin, int64_t chunk) const {
-    return a.run.start ? begin / kChainTokens + sequence + chunk : chunk * a.run.count + sequence;
+    return chunk_slot(a, sequence, begin, chunk);
   }
 };
 

@@ -85,8 +85,7 @@ struct GlaKeys {
     const int64_t extent[3] = {a.b, a.s, a.heads};
     const View<4>& gates = a.gate_key.view;
     work.gate_pairs = in_pieces(gates, extent, 2);
-    work.slots = a.run.start ? a.s / kChainTokens + a.run.count
-                             : a.run.count * ceil_div(a.run.token_max, kChainTokens);
+    work.slots = chunk_slots(a);
     if (work.slots > kTokensMost / std::max(a.heads, a.heads_out)) return "more than 2^30 chunks";
     work.outputs = static_cast<int32_t>(a.outputs());
     work.key_share = static_cast<int32_t>(a.heads / a.g);

@@ -20,7 +20,6 @@ struct GlaRows {
   Floats<4> out;
   int64_t heads, width;
   bool of_q;
-  bool skips = false;  // of dv: skip times dout is added
 };
 
 // Zeroes the rows of an output that its chain does not store, a warp a row.
