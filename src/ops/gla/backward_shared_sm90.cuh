@@ -548,6 +548,7 @@ class GlaSharedGradient90 {
     const float select[2] = {Keys ? by.select[row] : 1, Keys ? by.select[row + 8] : 1};
     const float* factors = Keys ? by.decay.suffix : by.decay.row;
     const float factor[2] = {factors[row], factors[row + 8]};
+    __syncwarp();  // all lanes have read them
     gates_.release(gate);
     const uint32_t rows = (Keys ? kShared.k : kShared.q) + threadIdx.x % 4 * 4;
 #pragma unroll

@@ -550,6 +550,7 @@ class GlaGradientBlock90 {
         o[n][2 * h + 1] = fmaf(by[1], x.y, o[n][2 * h + 1]);
       }
     }
+    __syncwarp();  // all lanes have read V
   }
 
   // `first`: the lane's first row of o, in output head 0.
