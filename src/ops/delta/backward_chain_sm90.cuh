@@ -339,8 +339,10 @@ class DeltaReverse90 {
       const float all = by.all;
       sm90::wait<0>();
       sm90::pin(sum);
-      if constexpr (Shape::Keyed)
+      if constexpr (Shape::Keyed) {
         state.advance(reinterpret_cast<const float*>(&by) + kDeltaChannels / 4, by.zero[1], sum);
+        __syncwarp();
+      }
       keys_.release(key), key.next();
       queries_.release(query), query.next();
       if constexpr (!Shape::Keyed) state.advance(all, sum);

@@ -214,6 +214,7 @@ class DeltaLowReverse90 {
       sm90::pin(z), sm90::pin(sum);
       queries_.release(query);
       state.advance(reinterpret_cast<const float*>(&by) + kDeltaChannels / 4, by.zero[1], sum);
+      __syncwarp();
       keys_.release(key);
       multiply(z, a_.scale);
       if (w_.b.terms.dv) keep_values(z, c);

@@ -379,6 +379,7 @@ class DeltaBlock90 {
       states_.wait(slot);
       for (uint32_t j = 0; j < chain_.outputs; ++j)
         if (chain_.owns(c, j)) output(c, j, query, slot);
+      if constexpr (Dtype == FOVEA_F16) __syncwarp();  // all lanes have read `times`
       states_.release(slot), updates_.release(slot), slot.next();
     }
   }

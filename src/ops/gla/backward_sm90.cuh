@@ -465,6 +465,7 @@ class GlaGradientBlock90 {
         if (Dtype == FOVEA_F16) o[n][i] *= times(slot)[8 * n + pair + i % 2];
         o[n][i] = decayed(factor[i / 2], o[n][i]);
       }
+    if constexpr (Dtype == FOVEA_F16) __syncwarp();  // all lanes have read `times`
     if (last) states_.release(slot);
     sm90::fence();
     sm90::product_columns<Dtype>(o, p, sm90::descriptor(v), true);

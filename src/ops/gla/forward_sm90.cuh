@@ -454,6 +454,7 @@ class GlaBlock90 {
         if (Dtype == FOVEA_F16) o[n][i] *= times(slot)[8 * n + pair + i % 2];
         o[n][i] = decayed(factor[i / 2], o[n][i]);
       }
+    if constexpr (Dtype == FOVEA_F16) __syncwarp();  // all lanes have read `times`
     if (last) states_.release(slot);
     sm90::fence();
     sm90::product_columns<Dtype>(o, p, sm90::descriptor(v), true);
@@ -508,6 +509,7 @@ class GlaBlock90 {
         }
       }
     }
+    __syncwarp();  // all lanes have read V
   }
   // Row and row + 8 read their own token by `dot`.
   __device__ void add_bonus(float (&o)[kSums][4], const unsigned char* v, int row,
@@ -522,6 +524,7 @@ class GlaBlock90 {
         o[n][2 * h] += a_.bonus_of(dot[h] * value.x);
         o[n][2 * h + 1] += a_.bonus_of(dot[h] * value.y);
       }
+    __syncwarp();  // all lanes have read V
   }
   // `first`: the lane's first row of o, in output head 0.
   __device__ void store(const float (&o)[kSums][4], int c, uint32_t j, int row,
