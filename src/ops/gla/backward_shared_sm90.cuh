@@ -46,6 +46,12 @@ namespace fovea::cuda {
 
 constexpr int kSharedGateWarps = 3;
 
+// Decays of a chunk and head; in gradients without select, which is beside them.
+struct alignas(16) GlaSharedDecay {
+  float select[kChainTokens];
+  ChainDecay decay;
+};
+
 // Rows [first, end) of a tile, by a warp.
 template <class Tile>
 __device__ inline void zero_tile_rows(uint32_t tile, int first, int end) {
@@ -72,7 +78,7 @@ template <class Shape>
 struct GlaSharedStatesLayout90 : sm90::SharedLayout {
   int keys = tiles(Shape::key_bytes, Shape::Stages);
   int h = tiles(Shape::TileH::bytes);
-  int decays = of<ChainDecay>(Shape::Stages);
+  int decays = of<GlaSharedDecay>(Shape::Stages);
   int key_pipe = this->pipeline(Shape::Stages);
   int tail = barriers();
 };
@@ -213,7 +219,7 @@ class GlaSharedStates90 {
     return at_ + kShared.keys + at.stage * Shape::key_bytes;
   }
   __device__ ChainDecay& decay(const KeyState& at) const {
-    return reinterpret_cast<ChainDecay*>(base_ + kShared.decays)[at.stage];
+    return reinterpret_cast<GlaSharedDecay*>(base_ + kShared.decays)[at.stage].decay;
   }
   // Registers of an operand stay its own until here.
   static __device__ __forceinline__ void hold(uint32_t (&x)[kChainTokens / 16][4]) {
@@ -283,12 +289,6 @@ __global__ void __launch_bounds__(Shape::threads, 2)
 }
 
 // ---- gradients
-
-// Decays of a chunk and head without select, and select.
-struct GlaSharedDecay {
-  ChainDecay decay;
-  float select[kChainTokens];
-};
 
 template <class Shape>
 struct GlaSharedGradientLayout90 : sm90::SharedLayout {
