@@ -632,8 +632,8 @@ class GlaSharedGradient90 {
     for (int h = 0; h < 2; ++h) {
       const int t = row + 8 * h;
       if (t >= left_ || (!Keys && t < from_)) continue;
-      float* to = (Keys ? w_.dk : w_.dq) +
-                  ((batch_ * a_.s + token_ + t) * heads + row_head_) * D + threadIdx.x % 4 * 2;
+      float* to = (Keys ? w_.dk : w_.dq) + ((batch_ * a_.s + token_ + t) * heads + row_head_) * D +
+                  threadIdx.x % 4 * 2;
 #pragma unroll
       for (int n = 0; n < kSums; ++n)
         *reinterpret_cast<float2*>(to + 8 * n) = make_float2(sum[n][2 * h], sum[n][2 * h + 1]);
