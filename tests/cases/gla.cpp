@@ -602,7 +602,7 @@ void shared_gradient_chains(GlaCases& cases) {
       "b=5 s=71 h=1 g=1 x=8 head_first gate_head const=1 rest=1",
       "b=2 s=70 h=2 g=2 x=8 hard=2 reset=1 state_in gate_head select all=1",
       "b=2 s=70 h=2 g=2 x=8 nan=1 dk dv dstate_in gate_head dgate_head",
-      "b=2 s=100 h=1 g=1 x=4 gate_head select dselect",
+      "b=2 s=100 h=1 g=1 x=4 gate_head select dselect dq",
       "b=2 s=70 h=1 g=1 x=4 dstate_out dstate_in dq dk gate_head",
       "b=2 s=129 h=1 g=1 x=4 gate_head hard=4 dgate_head"};
   for (const char* d : {"64", "128"})

@@ -436,20 +436,23 @@ class GlaSharedGradient90 {
     }
   }
 
-  // Warpgroup 1: rows of dq; 2: of dk.
-  template <bool Keys>
-  __device__ void add_heads() const {
-    const int warp = sm90::uniform(threadIdx.x / 32);
+  // Warpgroups 1 and 2.
+  __device__ void prepare(int warp) const {
     sm90::barrier_wait(at_ + kShared.rows, 0);
-    if (warp == 4 || warp == 8) {
-      const uint32_t tile = at_ + (Keys ? kShared.k : kShared.q);
-      if (!Keys) zero_tile_rows<TileQ>(tile, 0, from_);
+    if (warp % 4 == 0) {
+      const bool keys = warp == 8;
+      const uint32_t tile = at_ + (keys ? kShared.k : kShared.q);
+      zero_tile_rows<TileQ>(tile, 0, keys ? 0 : from_);
       zero_tile_rows<TileQ>(tile, left_, kChainTokens);
       sm90::fence_shared();
     }
     sm90::named_barrier_sync(1, 256);
-    if constexpr (!Keys) make_scores(own_row());
+    if (warp < 8) make_scores(own_row());
     sm90::named_barrier_sync(1, 256);
+  }
+  // Warpgroup 1: rows of dq; 2: of dk.
+  template <bool Keys>
+  __device__ void add_heads() const {
     float sum[kSums][4] = {}, weights[kScores][4] = {};
     ValueState value;
     GateState gate;
@@ -670,6 +673,7 @@ __global__ void __launch_bounds__(GlaSharedGradient90<Shape>::threads, 1)
     sm90::setmaxnreg_inc<Block::row_regs>();
     const Block block(work, shared);
     if (block.empty()) return;
+    block.prepare(warp);
     if (warp < 8)
       block.template add_heads<false>();
     else
