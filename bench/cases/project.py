@@ -6,7 +6,7 @@ import dataclasses
 
 import torch
 
-from .base import Case, size, unrecorded
+from .base import Case, Own, size, unrecorded
 
 WIDTHS = {"absorb": (128, 512), "out": (512, 128), "expand": (512, 128)}
 SHORT = 1024  # tokens: fewer are bound by the bytes
@@ -60,6 +60,33 @@ class Product(Case):
         return own, unrecorded(lambda: torch.bmm(heads, weight)[None])
 
 
+@dataclasses.dataclass(frozen=True)
+class Gradient(Product):
+    """dx and dweight of a prompt; those of expand's x are a sum over the heads."""
+
+    backward = True
+    limit = 1e-2
+
+    @property
+    def work(self):
+        return 2 * super().work
+
+    def setup(self, ctx, device, seed):
+        normal, (d, f) = self.draw(device, seed), self.widths
+        x = normal(1, self.n, 1 if self.form == "expand" else self.h, d)
+        weight, dy = normal(self.h, d, f) / 16, normal(1, self.n, self.h, f)
+        heads, gradient = x[0].transpose(0, 1).expand(self.h, -1, -1), dy[0].transpose(0, 1)
+
+        def peer():
+            if self.form == "expand":
+                dx = torch.einsum("nhf,hdf->nd", dy[0], weight)[None, None]
+            else:
+                dx = torch.bmm(gradient, weight.transpose(1, 2))[None]
+            return [dx, torch.bmm(heads.transpose(1, 2), gradient)]
+
+        return Own("x_project_backward", ctx, x, weight, dy), peer
+
+
 def host():
     for form in WIDTHS:
         yield Product(form, 16, 16)
@@ -71,3 +98,5 @@ def cuda():
             yield Product(form, n)
     yield Product("absorb", 100, 16)
     yield Product("out", 100, 16)
+    for form in WIDTHS:
+        yield Gradient(form, 4096)

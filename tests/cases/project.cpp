@@ -66,7 +66,8 @@ std::vector<Expected> backward(TableCall& made) {
 }
 
 const std::vector<std::string> kTypes = {"x:f32", "x:f16", "x:bf16"};
-const std::vector<std::string> kLays = {"contiguous", "head_first", "gaps", "odd", "wide"};
+const std::vector<std::string> kLays = {"contiguous", "head_first", "gaps",
+                                        "odd",        "wide",       "turned"};
 // Shared x, shared weights, sums over groups.
 const std::vector<std::string> kHeads = {"g=1 h=1 maps=1", "g=3 h=3 maps=3", "g=4 h=4 maps=2",
                                          "g=1 h=4 maps=4", "g=2 h=6 maps=3", "g=6 h=2 maps=6",
@@ -74,30 +75,66 @@ const std::vector<std::string> kHeads = {"g=1 h=1 maps=1", "g=3 h=3 maps=3", "g=
 const std::vector<std::string> kRope = {"", "cos sin half=2",
                                         "cos sin half=1 rope_begin=1 rope_interleaved=1 position"};
 
-// Tensor cores: tiles of 32 or 128 rows and of 128 columns, one that is cut on each side; terms of
-// several heads; what a tile's sums go through; layouts of whole pieces.
+// Tensor cores: tiles that are cut on each side; terms of several heads; what a tile's sums go
+// through; layouts of whole pieces.
 void named(Table& cases, const std::string& kernel, const std::string& type,
-           const std::string& outputs) {
-  for (const char* words :
-       {"g=8 h=8 maps=8 d=128 inner=264 s=70 b=2", "g=2 h=2 maps=2 d=512 inner=128 s=5 b=1",
-        "g=6 h=2 maps=6 d=72 inner=40 s=33 b=2", "g=6 h=2 maps=1 d=8 inner=8 s=1 b=1",
-        "g=1 h=3 maps=3 d=264 inner=64 s=300 b=1", "g=1 h=1 maps=1 d=1032 inner=520 s=21 b=3",
-        "g=4 h=4 maps=2 d=40 inner=48 s=131 b=1 head_first",
-        "g=2 h=4 maps=4 d=64 inner=136 s=9 b=4 bias", "g=4 h=2 maps=2 d=24 inner=16 s=40 bias:f32"})
+           const std::string& outputs, const std::vector<std::string>& list) {
+  for (const std::string& words : list)
     cases.kernel(type.c_str(), {outputs + " x:" + type + " " + words}, kernel.c_str());
 }
+
+// Those of sm_80, which Hopper's kernel leaves to it: a bias, few rows of batches that lie
+// unevenly.
+const std::vector<std::string> kPortable = {"g=8 h=8 maps=8 d=128 inner=264 s=35 b=4 head_first",
+                                            "g=2 h=2 maps=2 d=512 inner=128 s=5 b=2 head_first",
+                                            "g=6 h=2 maps=6 d=72 inner=40 s=33 b=2 gaps",
+                                            "g=6 h=2 maps=1 d=8 inner=8 s=2 b=2 gaps",
+                                            "g=1 h=3 maps=3 d=264 inner=64 s=60 b=5 head_first",
+                                            "g=1 h=1 maps=1 d=1032 inner=520 s=21 b=3 gaps"};
+const std::vector<std::string> kBiases = {
+    "g=2 h=4 maps=4 d=64 inner=136 s=9 b=4 bias",
+    "g=4 h=2 maps=2 d=24 inner=16 s=40 bias bias:f32",
+};
+
+// A tile has rows of one batch or of all; heads of x or weights are shared, or summed.
+const std::vector<std::string> kHopper = {"g=8 h=8 maps=8 d=128 inner=264 s=70 b=2",
+                                          "g=2 h=2 maps=2 d=512 inner=128 s=5 b=1",
+                                          "g=6 h=2 maps=6 d=72 inner=40 s=33 b=2",
+                                          "g=6 h=2 maps=1 d=8 inner=8 s=1 b=1",
+                                          "g=1 h=3 maps=3 d=264 inner=64 s=300 b=1",
+                                          "g=1 h=1 maps=1 d=1032 inner=520 s=21 b=3",
+                                          "g=2 h=2 maps=1 d=24 inner=16 s=1 b=70 gaps",
+                                          "g=4 h=4 maps=2 d=40 inner=48 s=131 b=1 head_first",
+                                          "g=2 h=4 maps=2 d=72 inner=48 s=140 b=3 head_first",
+                                          "g=4 h=2 maps=4 d=40 inner=56 s=65 b=2 gaps"};
 
 std::vector<harness::Case> forwards() {
   Table cases("x_project_forward", forward);
   cases.shape(shape<fovea_x_project_forward_params>).contents(contents);
   for (const std::string type : {"bf16", "f16"}) {
-    const std::string kernel = "sm80." + type;
-    for (const char* outputs : {"y", "y y:f32"}) named(cases, kernel, type, outputs);
-    for (const char* words :
-         {"y norm_weight bias bias:f32 inner=64 d=72 s=40 cos sin half=8 rope_begin=16 position",
-          "y code inner=104 d=40 s=9 g=4 h=2 maps=4", "y cos sin half=4 inner=8 d=512 s=140 h=1"})
-      cases.kernel(type.c_str(), {std::string("x:") + type + " " + words}, kernel.c_str());
+    const std::string sm80 = "sm80." + type, sm90 = "sm90." + type;
+    for (const char* outputs : {"y", "y y:f32"}) {
+      named(cases, sm80, type, outputs, kPortable);
+      named(cases, sm80, type, outputs, kBiases);
+      named(cases, sm90, type, outputs, kHopper);
+      named(
+          cases, sm90 + ".b64x128", type, outputs,
+          {"g=3 h=3 maps=3 d=72 inner=136 s=9 turned", "g=4 h=2 maps=4 d=200 inner=40 s=5 turned"});
+      // Each of Hopper's tiles: another would leave a GPU with more rounds of them.
+      const std::string many = "g=100 h=100 maps=100 b=1 d=8 ";
+      named(cases, sm90 + ".b128x256", type, outputs, {many + "inner=232 s=70 turned"});
+      named(cases, sm90 + ".64x128", type, outputs, {many + "inner=136 s=9"});
+      named(cases, sm90 + ".128x128", type, outputs, {many + "inner=104 s=70"});
+      named(cases, sm90 + ".128x256", type, outputs, {many + "inner=232 s=70"});
+      named(cases, sm90 + ".256x128", type, outputs, {many + "inner=104 s=130"});
+    }
+    named(cases, sm80, type, "y",
+          {"norm_weight bias bias:f32 inner=64 d=72 s=40 cos sin half=8 rope_begin=16 position"});
+    named(cases, sm90, type, "y",
+          {"norm_weight inner=64 d=72 s=40 cos sin half=8 rope_begin=16 position",
+           "code inner=104 d=40 s=9 g=4 h=2 maps=4", "cos sin half=4 inner=8 d=512 s=140 h=1"});
   }
+  named(cases, "sm90.bf16", "bf16", "y", {"code g=1 h=8 maps=1 s=733 b=3 d=8 inner=512"});
   return cases
       .sweep({kTypes,
               kHeads,
@@ -141,9 +178,24 @@ std::vector<harness::Case> backwards() {
   const std::string all = kAll;
   Table cases("x_project_backward", backward);
   cases.shape(shape<fovea_x_project_backward_params>).contents(contents);
-  for (const std::string type : {"bf16", "f16"})
-    for (const char* outputs : {"dx dweight", "dx dweight dbias bias"})
-      named(cases, "sm80." + type, type, outputs);
+  for (const std::string type : {"bf16", "f16"}) {
+    const std::string sm80 = "sm80." + type, sm90 = "sm90." + type;
+    for (const char* outputs : {"dx dweight", "dx dweight dbias bias"}) {
+      named(cases, sm80, type, outputs, kPortable);
+      named(cases, sm90, type, outputs, kHopper);
+    }
+    named(cases, sm90, type, "dx dweight dbias", kBiases);
+    named(
+        cases, sm90, type, "dx dweight",
+        {"b=2 s=700 d=24 inner=16 g=2 h=2 maps=1", "b=3 s=400 d=40 inner=24 g=2 h=2 maps=1 gaps"});
+    // Each of Hopper's tiles for dweight and for dx.
+    const std::string many = "g=100 h=100 maps=100 b=1 ";
+    named(cases, sm90 + ".a64x128.b64x128", type, "dx dweight", {many + "d=24 inner=16 s=3"});
+    named(cases, sm90 + ".a128x128.b256x128", type, "dx dweight", {many + "d=72 inner=40 s=130"});
+    named(cases, sm90 + ".a256x128.b128x256", type, "dx dweight", {many + "d=136 inner=40 s=70"});
+    named(cases, sm90 + ".a128x256.b64x128", type, "dx dweight", {many + "d=72 inner=232 s=9"});
+    named(cases, sm90 + ".a128x128.b128x128", type, "dx dweight", {many + "d=72 inner=40 s=70"});
+  }
   return cases
       .sweep({kTypes,
               kHeads,

@@ -71,7 +71,7 @@ TableCall::TableCall(const char* op, const std::string& words, uint64_t seed)
     const contract::Field* f = op_.find(name);
     if (at == std::string::npos) {
       bool known = f;
-      for (int n = 0; n < 5; ++n)
+      for (size_t n = 0; n < std::size(harness::kLayNames); ++n)
         if (name == harness::kLayNames[n]) lay = static_cast<harness::Lay>(n), known = true;
       if (!known) throw std::invalid_argument(std::string(op) + " has no " + name);
       if (f) given_[name] = true;

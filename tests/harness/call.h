@@ -38,9 +38,10 @@ enum class Lay {
   head_first,  // (b, h, s, d): the two middle axes swapped
   gaps,        // every axis padded, rows still 16-byte aligned
   odd,         // every axis padded, starts one element in, nothing aligned
-  wide         // last stride 2
+  wide,        // last stride 2
+  turned       // of three axes, the last two swapped: weights that are stored transposed
 };
-constexpr const char* kLayNames[] = {"contiguous", "head_first", "gaps", "odd", "wide"};
+constexpr const char* kLayNames[] = {"contiguous", "head_first", "gaps", "odd", "wide", "turned"};
 
 // What a byte is to the call.
 enum Cover : uint8_t {
@@ -111,6 +112,7 @@ class Call {
     std::vector<int> order;  // axes, innermost first
     for (int i = x.ndim - 1; i >= 0; --i) order.push_back(i);
     if (lay == Lay::head_first && x.ndim >= 4) std::swap(order[1], order[2]);
+    if (lay == Lay::turned && x.ndim == 3) std::swap(order[0], order[1]);
     int64_t pitch = lay == Lay::wide ? 2 : 1;
     for (size_t n = 0; n < order.size(); ++n) {
       x.stride[order[n]] = pitch;

@@ -76,8 +76,9 @@ Plan plan(const Context& ctx, const fovea_x_project_forward_params& p) {
              p.bits ? "f / bits" : "ceil(f / 32)", lld(words), lld(a.f()));
   }
   a.y = gradient_of<4>(p.y), a.code = gradient_of<4>(p.code);
-  return choose(op, ctx, a, project_forward_host,
-                FOVEA_CUDA_KERNELS(project_forward_sm80, project_forward_simt));
+  return choose(
+      op, ctx, a, project_forward_host,
+      FOVEA_CUDA_KERNELS(project_forward_sm90, project_forward_sm80, project_forward_simt));
 }
 
 Plan plan(const Context& ctx, const fovea_x_project_backward_params& p) {
@@ -95,8 +96,9 @@ Plan plan(const Context& ctx, const fovea_x_project_backward_params& p) {
   for (int l = 0; l < kProjectLayers; ++l)
     a.layer[l].dweight = gradient_of<3>(*dweight[l]), a.layer[l].dbias = gradient_of<2>(*dbias[l]);
   a.dx = gradient_of<4>(p.dx), a.dnorm_weight = gradient_of<1>(p.dnorm_weight);
-  return choose(op, ctx, a, project_backward_host,
-                FOVEA_CUDA_KERNELS(project_backward_sm80, project_backward_simt));
+  return choose(
+      op, ctx, a, project_backward_host,
+      FOVEA_CUDA_KERNELS(project_backward_sm90, project_backward_sm80, project_backward_simt));
 }
 
 }  // namespace fovea

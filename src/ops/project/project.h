@@ -205,8 +205,9 @@ FOVEA_HD ProjectRow project_row(const Project& a, int64_t first_row, int64_t ind
 
 extern const Kernel<Project> project_forward_host, project_backward_host;
 
-// CUDA builds only.  sm80: one layer of 16-bit rows on tensor cores; simt: every call.
-extern const Kernel<Project> project_forward_sm80, project_forward_simt;
-extern const Kernel<Project> project_backward_sm80, project_backward_simt;
+// CUDA builds only.  sm90: plain rows on Hopper; sm80: one layer of 16-bit rows on tensor cores;
+// simt: every call.
+extern const Kernel<Project> project_forward_sm90, project_forward_sm80, project_forward_simt;
+extern const Kernel<Project> project_backward_sm90, project_backward_sm80, project_backward_simt;
 
 }  // namespace fovea

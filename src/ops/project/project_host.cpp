@@ -19,6 +19,24 @@ struct ProjectPlan {
   host::WorkerScratch scratch;
 };
 
+// Elements of an axis that lie one step apart: from `index` on, at most `most` of them.
+struct Run {
+  int64_t at, step, count;
+
+  Run(const ProjectAxis& x, int64_t z, int64_t index, int64_t most)
+      : at(x.at(z, index)), step(x.stride[3]), count(most) {
+    if (x.width > 1) {
+      count = std::min(most, x.width - index % x.width);
+    } else if (x.heads == 1) {
+      step = x.stride[1];
+      const bool even = x.s < INT64_MAX && x.stride[0] == x.s * x.stride[1];
+      if (!even) count = std::min(most, x.s - (x.first_row + index) % x.s);
+    } else {
+      count = 1;
+    }
+  }
+};
+
 // Elements [i, i + rows) x [j, j + columns) of a matrix, rows `pitch` apart.
 void pack(const host::Simd& simd, const ProjectMatrix& x, int64_t z, int64_t i, int64_t rows,
           int64_t j, int64_t columns, float* to, int64_t pitch) {
@@ -26,17 +44,40 @@ void pack(const host::Simd& simd, const ProjectMatrix& x, int64_t z, int64_t i, 
     for (int64_t r = 0; r < rows; ++r) std::fill_n(to + r * pitch, columns, 1.0f);
     return;
   }
-  for (int64_t done = 0, count; done < columns; done += count) {
-    count = std::min(columns - done, x.column.width - (j + done) % x.column.width);
-    const int64_t at = x.column.at(z, j + done);
-    for (int64_t r = 0; r < rows; ++r) {
-      float* row = to + r * pitch + done;
-      host::load_row(simd, x.data, x.dtype, x.row.at(z, i + r) + at, x.column.stride[3], count,
-                     row);
-      if (x.act)
-        for (int64_t c = 0; c < count; ++c) row[c] = project_act(x.act, row[c]);
+  for (int64_t r = 0; r < rows;) {
+    const Run down(x.row, z, i + r, rows - r);
+    for (int64_t c = 0; c < columns;) {
+      const Run across(x.column, z, j + c, columns - c);
+      for (int64_t k = 0; k < down.count; ++k) {
+        float* row = to + (r + k) * pitch + c;
+        host::load_row(simd, x.data, x.dtype, down.at + k * down.step + across.at, across.step,
+                       across.count, row);
+        if (x.act)
+          for (int64_t n = 0; n < across.count; ++n) row[n] = project_act(x.act, row[n]);
+      }
+      c += across.count;
     }
+    r += down.count;
   }
+}
+
+struct Tile {
+  const float* data;
+  int64_t pitch;
+};
+
+// The same where they lie, if that is rows of f32 with whole vectors of `width`, or packed.
+Tile tile_of(const host::Simd& simd, const ProjectMatrix& x, int64_t z, int64_t i, int64_t rows,
+             int64_t j, int64_t columns, float* room, int64_t pitch, int64_t width) {
+  if (x.data && x.dtype == FOVEA_F32 && !x.act && columns % width == 0) {
+    const Run down(x.row, z, i, rows), across(x.column, z, j, columns);
+    if (down.count == rows && across.count == columns && across.step == 1)
+      return {static_cast<const float*>(x.data) + down.at + across.at, down.step};
+  }
+  for (int64_t r = 0; r < rows && columns % width; ++r)
+    std::fill(room + r * pitch + columns, room + (r + 1) * pitch, 0.0f);
+  pack(simd, x, z, i, rows, j, columns, room, pitch);
+  return {room, pitch};
 }
 
 class ProjectRun {
@@ -91,33 +132,44 @@ class ProjectRun {
     float *x = plan_.x.at(room), *w = plan_.w.at(room), *c = plan_.c.at(room);
     const int64_t rows = std::min(kM, p.m - m), columns = std::min(kN, p.n - n);
     const int64_t pitch = host::padded(columns), end = std::min(p.k, (part + 1) * p.each());
-    std::fill_n(c, rows * pitch, 0.0f);
-    for (int64_t k = part * p.each(); k < end; k += kK) {
+    const int64_t begin = part * p.each();
+    if (begin >= end) std::fill_n(c, rows * pitch, 0.0f);
+    for (int64_t k = begin; k < end; k += kK) {
       const int64_t terms = std::min(kK, end - k);
       // Terms that are rows of a tensor: its columns are A's rows.
       const bool transposed = p.a.data && p.a.row.width > 1;
-      if (transposed) {
-        ProjectMatrix turned = p.a;
-        std::swap(turned.row, turned.column);
-        pack(simd_, turned, z, k, terms, m, rows, x, kM);
-      } else {
-        pack(simd_, p.a, z, m, rows, k, terms, x, kK);
-      }
-      for (int64_t r = 0; r < terms; ++r)
-        std::fill(w + r * pitch + columns, w + (r + 1) * pitch, 0.0f);
-      pack(simd_, p.b, z, k, terms, n, columns, w, pitch);
-      simd_.gemm({rows, pitch, terms, x, transposed ? kM : kK, w, pitch, c, pitch, nullptr,
-                  transposed, true});
+      ProjectMatrix turned = p.a;
+      if (transposed) std::swap(turned.row, turned.column);
+      const Tile a = transposed ? tile_of(simd_, turned, z, k, terms, m, rows, x, kM, 1)
+                                : tile_of(simd_, p.a, z, m, rows, k, terms, x, kK, 1);
+      const Tile b = tile_of(simd_, p.b, z, k, terms, n, columns, w, pitch, simd_.width);
+      simd_.gemm({rows, pitch, terms, a.data, a.pitch, b.data, b.pitch, c, pitch, nullptr,
+                  transposed, k > begin});
     }
+    store(p, z, m, rows, n, columns, part, c, pitch);
+  }
+
+  // Sums to C, or to those of their part.
+  void store(const ProjectProduct& p, int64_t z, int64_t m, int64_t rows, int64_t n,
+             int64_t columns, int64_t part, const float* sums, int64_t pitch) const {
     float* parts = plan_.rooms.parts.at(base_);
     for (int64_t r = 0; r < rows; ++r) {
+      const float* from = sums + r * pitch;
       if (p.parts > 1) {
-        std::copy_n(c + r * pitch, columns, parts + ((part * p.z + z) * p.m + m + r) * p.n + n);
+        std::copy_n(from, columns, parts + ((part * p.z + z) * p.m + m + r) * p.n + n);
         continue;
       }
       const int64_t at = p.c.row.at(z, m + r);
-      for (int64_t i = 0; i < columns; ++i)
-        project_store(p, z, n + i, at + p.c.column.at(z, n + i), c[r * pitch + i]);
+      for (int64_t i = 0; i < columns;) {
+        const Run across(p.c.column, z, n + i, columns - i);
+        if (p.bias || p.slope || p.add)
+          for (int64_t j = i; j < i + across.count; ++j)
+            project_store(p, z, n + j, at + across.at + (j - i) * across.step, from[j]);
+        else
+          host::store_row(p.c.data, p.c.dtype, at + across.at, across.step, across.count, from + i,
+                          1);
+        i += across.count;
+      }
     }
   }
 

@@ -17,6 +17,7 @@
 #include "core/reasons.h"
 #include "cuda/tile/copy.cuh"
 #include "cuda/tile/mma_sm80.cuh"
+#include "ops/project/product.cuh"
 #include "ops/project/project.cuh"
 
 namespace fovea {
@@ -27,9 +28,6 @@ constexpr int kThreads = 256, kColumns = 128, kTerms = 64, kStages = 3;
 constexpr int kPitch = kColumns + 8;  // of a row of sums
 constexpr int kFewRows = 32, kManyRows = 128;
 constexpr int kCopied = kThreads / kPanelChunks;  // rows that the threads copy at once
-
-// Which operands lie with their terms as rows.
-enum class Turned { neither, a, b };
 
 template <int Rows, Turned T>
 struct Shape {

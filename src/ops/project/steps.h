@@ -210,9 +210,10 @@ inline ProjectLayout project_layout(const Project& a, bool backward, Layout& wor
   for (int l = 1; l < a.layers; ++l)
     floats += static_cast<double>(a.products()) * static_cast<double>(a.width[l]);
   floats += static_cast<double>(a.h) * static_cast<double>(a.f()) * (finishes + twice);
-  if (floats * static_cast<double>(layout.rows) > most)
+  if (floats * static_cast<double>(layout.rows) > most) {
     layout.rows = std::max<int64_t>(1, static_cast<int64_t>(most / floats));
-  if (layout.rows > 64) layout.rows = std::min(a.rows(), layout.rows / 64 * 64);
+    if (layout.rows > 64) layout.rows = layout.rows / 64 * 64;
+  }
   for (int l = 1; l < a.layers; ++l)
     layout.hidden[l - 1] = workspace.add<float>(layout.rows, a.products(), a.width[l]);
   layout.z = workspace.add<float>(finishes ? layout.rows : 0, a.h, a.f());

@@ -5328,8 +5328,9 @@ code packs a row of y as it is before it is rounded.  Column c is positive, or n
       bits > 0  word l is the sum of 2^t over the positive columns l bits + t; f = bits words
 
 Limits: none on widths.  CUDA has one layer of f16 or bf16 whose widths are multiples of 8 on
-tensor cores, every other call in f32 FMA.  Hidden layers are in the workspace, a part of the
-rows at a time: 32 MiB, or one row.
+tensor cores, every other call in f32 FMA.  Hopper's take it by TMA without a bias, also with a
+weight that is a transposed view.  Hidden layers are in the workspace, a part of the rows at a
+time: 32 MiB, or one row.
 Sources: DeepSeek-V2 (2405.04434), MFA (2412.19255), Loki (2406.02542), SeerAttention
 (2410.13276), NSA (2502.11089), MagicPIG (2410.16179), HashAttention (2412.14468).
 
