@@ -28,7 +28,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     set_source_files_properties(src/host/tiles.cpp src/host/tiles_amx.cpp PROPERTIES
       COMPILE_DEFINITIONS FOVEA_AMX)
     set_source_files_properties(src/host/tiles_amx.cpp PROPERTIES
-      COMPILE_OPTIONS "-O3;-Wno-psabi;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mavx512bf16;-mprefer-vector-width=512")
+      COMPILE_OPTIONS "-O3;-fno-exceptions;-Wno-psabi;-mavx512f;-mavx512bw;-mavx512dq;-mavx512vl;-mavx512bf16;-mprefer-vector-width=512")
   endif()
 endif()
 
