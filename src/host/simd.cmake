@@ -32,6 +32,10 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
   endif()
 endif()
 
+# Passes over elements outside the tables: -O2 makes vectors of few loops.
+set_source_files_properties(src/host/rows.cpp src/host/recur_chunk.cpp
+  src/host/recur_chunk_backward.cpp PROPERTIES COMPILE_OPTIONS -O3)
+
 if(FOVEA_TESTS)
   add_test(NAME host_simd_symbols COMMAND ${CMAKE_COMMAND} -DNM=${CMAKE_NM}
     "-DOBJECTS=$<JOIN:$<FILTER:$<TARGET_OBJECTS:fovea_objects>,INCLUDE,host/(simd|tiles)_[a-z0-9]+\\.cpp>,,>"
