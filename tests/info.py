@@ -105,7 +105,7 @@ class Calls(unittest.TestCase):
         self.assertEqual(got["v"], "(2, 6, 2, 16) bf16")  # e is d
         self.assertEqual(got["bias"], "(2, 4, 4, 6) f16")
         self.assertEqual((got["causal"], got["scale"]), ("1", "0.5"))
-        self.assertRegex(got["kernel"], r"^attention_forward\.host\.\w+\.bf16\.d16$")
+        self.assertRegex(got["kernel"], r"^attention_forward\.host\.\w+(\.amx)?\.bf16\.d16$")
         self.assertRegex(got["workspace"], r"^\d+ bytes$")
         self.assertEqual(got["why"], "the host has one kernel")
         self.assertIn("kernels " + got["kernel"].split(".")[2], got["on"])

@@ -26,7 +26,8 @@
  *  lse is a natural logarithm.  A row that sees no key gives o = 0 and lse = -inf, or with
  *  sink_logit lse = sink_logit_h.  Rows past query_len are not written.  Nothing past key_len, in
  *  unused pages or in padding counts, NaN included.  Sums are f32 on both backends.  On tensor
- *  cores the probabilities are rounded to the dtype of q before the second product.
+ *  cores, and in bf16 on CPUs with AMX, the probabilities are rounded to the dtype of q before the
+ *  second product.  With AMX subnormal numbers of q, k and v count as 0.
  *
  *  An element of k or v in e4m3, e5m2 or i8 counts as code * scale.  k_scale and v_scale have the
  *  scales of each token, head and group of columns.  cache_append writes such caches.

@@ -115,6 +115,8 @@
  *    threads     the library's start with the first operation that is large enough for them; the
  *                operation does without those that the system refuses
  *    signals     the calling thread's mask is afterwards as before
+ *    AMX         where the CPU has it, attention in bf16 asks Linux for tile registers, once;
+ *                signal frames are larger then, and smaller alternate stacks are refused
  *    floats      rounding mode, denormal mode and traps change no result; they and the flags of the
  *                calling thread are afterwards as before
  *    fork        the child may use FOVEA_HOST contexts that were idle at the fork */

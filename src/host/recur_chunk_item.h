@@ -235,9 +235,7 @@ class ChunkItem : public Item {
   }
   // Rows of a tile as columns of 64.
   void columns_of(const float* from, float* to) const {
-    for (int64_t block = 0; block < kChunk; block += kBlock)
-      for (int64_t c = 0; c < a_.d; ++c)
-        for (int64_t t = block; t < block + kBlock; ++t) to[c * kChunk + t] = from[t * depth_ + c];
+    simd_.transpose(kChunk, a_.d, from, depth_, to, kChunk);
   }
 
   // ---- products

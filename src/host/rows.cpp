@@ -52,7 +52,7 @@ void store_row(void* data, int32_t dtype, int64_t offset, int64_t stride, int64_
   if (dtype == FOVEA_BF16) return store(static_cast<Bf16*>(data));
   float* to = static_cast<float*>(data);
   if (stride != 1) return store(to);
-  for (int64_t i = 0; i < count; ++i) to[offset + i] = from[i] * factor;
+  simd().scale(count, from, factor, to + offset);
 }
 
 void load_query(const Simd& simd, const View<4>& from, int32_t dtype, int64_t offset, int64_t width,

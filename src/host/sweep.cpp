@@ -110,6 +110,34 @@ KeyRows load_keys(const KeySide& side, const Sequence& q, int64_t key_head, int6
   return {room, pad};
 }
 
+Bf16Rows load_bf16_keys(const KeySide& side, const Sequence& q, int64_t key_head, int64_t begin,
+                        int64_t count, const bool* absent, uint16_t* room) {
+  const View<4>& from = side.data;
+  const uint16_t* x = from.as<uint16_t>() + key_head * from.stride[2];
+  const int64_t pad = tile_padded(side.width), all = tile_padded(count);
+  if (from.stride[3] == 1 && !side.sequences.page && side.width == pad && count == all &&
+      dense(from.stride[1], side.width))
+    return {x + side.sequences.key_offset(q, begin, from.stride), from.stride[1]};
+  for (int64_t j = 0; j < count;) {
+    int64_t at = side.sequences.key_offset(q, begin + j, from.stride);
+    for (const int64_t end = j + run_of(side.sequences, q, begin + j, count - j); j < end;
+         ++j, at += from.stride[1]) {
+      uint16_t* to = room + j * pad;
+      if (absent && absent[j]) {
+        std::fill_n(to, pad, uint16_t{0});
+        continue;
+      }
+      if (from.stride[3] == 1)
+        std::copy_n(x + at, side.width, to);
+      else
+        for (int64_t c = 0; c < side.width; ++c) to[c] = x[at + c * from.stride[3]];
+      std::fill(to + side.width, to + pad, uint16_t{0});
+    }
+  }
+  std::fill(room + count * pad, room + all * pad, uint16_t{0});
+  return {room, pad};
+}
+
 bool find_absent(const Sequences& sequences, const Sequence& q, int64_t begin, int64_t count,
                  const View<4>& k, bool* absent) {
   bool any = false;

@@ -24,6 +24,7 @@
 #include "host/device.h"
 #include "host/parts.h"
 #include "host/rows.h"
+#include "host/tiles.h"
 
 namespace fovea::host {
 
@@ -36,6 +37,11 @@ constexpr double kFlopsPerNanosecond = 25;  // low enough for the slowest instru
 // Columns in whole vectors.
 inline int64_t padded(int64_t width) {
   return ceil_div(width, simd().width) * simd().width;
+}
+
+// Terms in whole tiles.
+inline int64_t tile_padded(int64_t width) {
+  return ceil_div(width, kTileTerms) * kTileTerms;
 }
 
 enum class Cover { none, part, full };
@@ -207,6 +213,10 @@ struct KeySide {
 // room.
 KeyRows load_keys(const KeySide& side, const Sequence& q, int64_t key_head, int64_t begin,
                   int64_t count, KeyUse use, const bool* absent, float* room);
+// The same of bf16 as it is, for tiles: rows padded with zeros to kTileTerms columns, and so many
+// of them that their number is a multiple of kTileTerms.
+Bf16Rows load_bf16_keys(const KeySide& side, const Sequence& q, int64_t key_head, int64_t begin,
+                        int64_t count, const bool* absent, uint16_t* room);
 // Marks the keys whose page is absent.  Returns whether there are any.
 bool find_absent(const Sequences& sequences, const Sequence& q, int64_t begin, int64_t count,
                  const View<4>& k, bool* absent);

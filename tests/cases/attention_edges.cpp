@@ -88,6 +88,11 @@ class Edges {
     each_dtype(row(2, 1, 200, 16, 1, 576, 512), [](AttentionCase& c) {
       c.note = "edge", c.shared = Shared::v_in_k, c.where = Where::paged, c.page = 64;
     });
+    // Rows of the host's tile registers, read where they lie, in parts; the last tile is short.
+    for (int64_t h : {20, 80})
+      each_dtype(row(1, 1, 1200, h, 1, 576, 512), [](AttentionCase& c) {
+        c.note = "edge", c.shared = Shared::v_in_k, c.splits = 3;
+      });
     for (int dtype : kDtypes) {
       AttentionCase c = row(2, 1, 200, 16, 1, 64, 512);
       c.note = "edge", c.dtype = dtype, c.q_value = true, c.where = Where::paged, c.page = 64;

@@ -3,6 +3,8 @@
 //   An item of work is (sequence, key head, tile of packed rows, part of the keys).  It walks its
 //   key tiles: x = k q' (rows in lanes, so the softmax runs down columns and needs no shuffles),
 //   finish_scores, softmax, o = shrink o + x' v.  Parts are combined in order by a second pass.
+//   Rows of bf16 are multiplied as they are where the CPU has tile registers, host/tiles.h: there
+//   the probabilities are rounded to bf16, as on a GPU's tensor cores.
 //   Which parts and tiles there are depends on shapes and lengths alone, never on the threads.
 //   FlashAttention-2 (2307.08691), FlashDecoding.
 #include "core/reasons.h"
@@ -20,11 +22,13 @@ constexpr int64_t kWidthMost = 1024;  // of v
 
 struct Room {
   Slot<float> rows, q, q_value, x, o, k, v;
+  Slot<uint16_t> pairs, weights;  // of tiles
 };
 
 struct ForwardPlan {
   Attend a;
-  Room room;  // within a worker's bytes
+  const host::Tiles* products;  // or nullptr: in f32
+  Room room;                    // within a worker's bytes
   host::RowTiles tiles;
   host::SplitRows split;
   host::WorkerScratch scratch;
@@ -54,8 +58,9 @@ class Forward {
     const double cost = host::pairs_of(a.sequences) * static_cast<double>(a.h * (a.d + a.e));
     const int64_t parts = plan_.split.parts;
     host::Pool& pool = host::pool(ctx);
+    // Row tiles that share a part of the keys follow each other.
     pool.run(tiles.count() * parts, cost / kFlopsPerNanosecond, [&](int64_t item, int32_t worker) {
-      attend(tiles[item / parts], item % parts, worker);
+      attend(tiles[item % tiles.count()], item / tiles.count(), worker);
     });
     if (parts > 1)
       pool.run(tiles.count(), static_cast<double>(tiles.tiles()) * a.h * parts * a.e,
@@ -81,18 +86,25 @@ class Forward {
     RowState state;
     std::fill_n(state.top, kRows, -kInf);
     std::fill_n(state.sum, kRows, 0.0f);
-    std::fill_n(o, rows.count * call_.e_pad, 0.0f);
 
     const int64_t part_keys = host::part_keys(q.keys, plan_.split.parts, kKeys);
-    load_queries(q, rows, room);
+    const bool by_tiles = plan_.products && rows.count > kDotRows;
+    std::fill_n(o, by_tiles ? rows.lanes * host::tile_padded(call_.a.e) : rows.count * call_.e_pad,
+                0.0f);
+    by_tiles ? pack_queries(q, rows, room) : load_queries(q, rows, room);
     KeyWalk::range(part * part_keys, std::min(q.keys, (part + 1) * part_keys))
-        .each(rows, [&](const KeySpan& span) { visit(at.sequence, q, rows, span, room, state); });
+        .each(rows, [&](const KeySpan& span) {
+          by_tiles ? visit_by_tiles(at.sequence, q, rows, span, room, state)
+                   : visit(at.sequence, q, rows, span, room, state);
+        });
 
-    for (int r = 0; r < rows.count; ++r, o += call_.e_pad) {
+    for (int r = 0; r < rows.count; ++r) {
+      const float* sums = o + r * call_.e_pad;
+      if (by_tiles) sums = sums_of(rows, r, room);
       if (plan_.split.parts == 1)
-        finish(q, rows, r, o, {state.top[r], state.sum[r]});
+        finish(q, rows, r, sums, {state.top[r], state.sum[r]});
       else
-        plan_.split.save(base_, part, row_index(q, rows, r), o, {state.top[r], state.sum[r]});
+        plan_.split.save(base_, part, row_index(q, rows, r), sums, {state.top[r], state.sum[r]});
     }
   }
 
@@ -114,7 +126,7 @@ class Forward {
   void visit(int64_t sequence, const Sequence& q, const RowTile& rows, const KeySpan& span,
              void* room, RowState& state) const {
     const Attend& a = call_.a;
-    const int64_t lanes = rows.lanes, e_pad = call_.e_pad, count = span.count;
+    const int64_t lanes = rows.lanes, count = span.count;
     float* x = plan_.room.x.at(room);
     float* o = plan_.room.o.at(room);
     KeyTile keys;
@@ -149,12 +161,92 @@ class Forward {
       for (int64_t i = 0; i < count * lanes; ++i) seen[i] = x[i] != -kInf;
       call_.simd.softmax(count, lanes, x, state.top, state.sum, shrink);
       return host::add_values(call_.simd, rows.count, lanes, count, x, {keys.v, keys.v_row}, a.e,
-                              shrink, o, e_pad,
+                              shrink, o, call_.e_pad,
                               [&](int64_t j, int64_t r) { return seen[j * lanes + r]; });
     }
     call_.simd.softmax(count, lanes, x, state.top, state.sum, shrink);
-    call_.simd.gemm(
-        {rows.count, e_pad, count, x, lanes, keys.v, keys.v_row, o, e_pad, shrink, true, true});
+    call_.simd.gemm({rows.count, call_.e_pad, count, x, lanes, keys.v, keys.v_row, o, call_.e_pad,
+                     shrink, true, true});
+  }
+
+  // ---- the same by tiles of bf16
+
+  void pack_queries(const Sequence& q, const RowTile& rows, void* room) const {
+    const Attend& a = call_.a;
+    const int64_t d = host::tile_padded(a.d), stride = a.q.stride[3];
+    uint16_t* staged = reinterpret_cast<uint16_t*>(plan_.room.rows.at(room));
+    std::fill_n(staged, rows.lanes * d, uint16_t{0});
+    for (int r = 0; r < rows.count; ++r) {
+      const uint16_t* from = a.q.as<uint16_t>() + row_offset(a.q, q, rows.row[r], rows.head[r]);
+      for (int64_t c = 0; c < a.d; ++c) staged[r * d + c] = from[c * stride];
+    }
+    plan_.products->pack_queries(rows.lanes, d, {staged, d},
+                                 reinterpret_cast<uint16_t*>(plan_.room.q.at(room)));
+  }
+
+  void visit_by_tiles(int64_t sequence, const Sequence& q, const RowTile& rows, const KeySpan& span,
+                      void* room, RowState& state) const {
+    const Attend& a = call_.a;
+    const host::Tiles& products = *plan_.products;
+    const int64_t lanes = rows.lanes, count = span.count;
+    float* x = plan_.room.x.at(room);
+    KeyTile keys;
+    place_keys(call_, q, rows.key_head, span.begin, count, keys);
+    const auto load = [&](const host::KeySide& side, float* to) {
+      return host::load_bf16_keys(side, q, rows.key_head, span.begin, count, keys.absences(),
+                                  reinterpret_cast<uint16_t*>(to));
+    };
+    const host::Bf16Rows k = load(call_.key_side(), plan_.room.k.at(room));
+    const host::Bf16Rows v = call_.values_of_keys && a.e == host::tile_padded(a.e)
+                                 ? k
+                                 : load(call_.value_side(), plan_.room.v.at(room));
+    products.scores({host::tile_padded(count), lanes, host::tile_padded(a.d), k,
+                     reinterpret_cast<uint16_t*>(plan_.room.q.at(room)), a.score.scale, x});
+    const bool masked = finish_scores(call_, sequence, q, rows, keys, span.cover, x, nullptr);
+
+    float shrink[kRows];
+    if (masked && !products.finite(count, a.e, v)) return add_seen(rows, count, v, x, room, state);
+    call_.simd.softmax(count, lanes, x, state.top, state.sum, shrink);
+    products.values({count, lanes, host::tile_padded(a.e), x, v, shrink, plan_.room.o.at(room),
+                     plan_.room.pairs.at(room), plan_.room.weights.at(room)});
+  }
+
+  // As visit(): a value no row may see stays out.
+  void add_seen(const RowTile& rows, int64_t count, host::Bf16Rows v, float* x, void* room,
+                RowState& state) const {
+    const Attend& a = call_.a;
+    float shrink[kRows];
+    bool seen[kKeys * kRows];
+    for (int64_t i = 0; i < count * rows.lanes; ++i) seen[i] = x[i] != -kInf;
+    call_.simd.softmax(count, rows.lanes, x, state.top, state.sum, shrink);
+    float* value = reinterpret_cast<float*>(plan_.room.pairs.at(room));
+    for (int r = 0; r < rows.count; ++r) {
+      float* o = sums_of(rows, r, room);
+      call_.simd.scale(a.e, o, shrink[r], o);
+      for (int64_t j = 0, at = r; j < count; ++j, at += rows.lanes) {
+        if (!seen[at]) continue;
+        call_.simd.widen(a.e, v.x + j * v.row, FOVEA_BF16, value);
+        host::add_row(a.e, x[at], value, o);
+      }
+      each_tile(rows, r, room,
+                [&](float* tile, int64_t c, int64_t n) { std::copy_n(o + c, n, tile); });
+    }
+  }
+
+  // visit(sums of row r, first column, columns)
+  template <class Visit>
+  void each_tile(const RowTile& rows, int r, void* room, Visit visit) const {
+    constexpr int64_t n = host::kTileColumns;
+    float* o = plan_.room.o.at(room) + (r / n * n + r % n) * n;
+    for (int64_t c = 0; c < call_.a.e; c += n, o += rows.lanes * n)
+      visit(o, c, std::min(n, call_.a.e - c));
+  }
+  // A copy of a row's sums.
+  float* sums_of(const RowTile& rows, int r, void* room) const {
+    float* to = plan_.room.rows.at(room);
+    each_tile(rows, r, room,
+              [&](const float* tile, int64_t c, int64_t n) { std::copy_n(tile, n, to + c); });
+    return to;
   }
 
   // The sink logit enters here, once; o / (sum of exp), and ln of it.
@@ -181,6 +273,13 @@ class Forward {
   void* base_;
 };
 
+// Tiles take bf16 keys and values as they are.
+const host::Tiles* products_of(const Attend& a) {
+  const bool as_they_are = a.dtype == FOVEA_BF16 && a.k_dtype == FOVEA_BF16 &&
+                           a.v_dtype == FOVEA_BF16 && !a.rope.cos && !a.q_value;
+  return as_they_are ? host::tiles() : nullptr;
+}
+
 Text refuses(const Context&, const Attend& a) {
   if (a.e > kWidthMost) return reason("e", a.e, "at most " + Text::number(kWidthMost));
   return "";
@@ -190,16 +289,20 @@ Text offer(const Context& ctx, const Attend& a, Plan& plan) {
   if (Text why = refuses(ctx, a); !why.empty()) return why;
   const Call call(a);
   ForwardPlan p{};
-  p.a = a;
+  p.a = a, p.products = products_of(a);
+  const int64_t d_tiles = p.products ? host::tile_padded(a.d) : 0;
+  const int64_t e_tiles = p.products ? host::tile_padded(a.e) : 0;
 
   Layout worker;
   p.room.rows = worker.add<float>(kRows * std::max(call.d_pad, a.q_value ? call.e_pad : 0));
-  p.room.q = worker.add<float>(kRows * a.d);
+  p.room.q = worker.add<float>(kRows * std::max(a.d, d_tiles));
   p.room.q_value = worker.add<float>(a.q_value ? kRows * a.e : 0);
   p.room.x = worker.add<float>(kRows * kKeys);
-  p.room.o = worker.add<float>(kRows * call.e_pad);
+  p.room.o = worker.add<float>(kRows * std::max(call.e_pad, e_tiles));
   p.room.k = worker.add<float>(kKeys * call.d_pad);
   p.room.v = worker.add<float>(kKeys * call.e_pad);
+  p.room.pairs = worker.add<uint16_t>(p.products ? kKeys : 0, 2 * host::kTileTerms);
+  p.room.weights = worker.add<uint16_t>(p.products ? kKeys : 0, kRows);
   const int64_t tiles = ceil_div(a.sequences.query_max * call.group, kRows);
   p.tiles = host::RowTiles(a.sequences.count, a.g, plan.workspace);
   p.split = host::SplitRows(
@@ -208,7 +311,8 @@ Text offer(const Context& ctx, const Attend& a, Plan& plan) {
   const double items = static_cast<double>(a.sequences.count) * static_cast<double>(tiles) *
                        static_cast<double>(a.g * p.split.parts);
   p.scratch = host::WorkerScratch(ctx, items, worker, plan.workspace);
-  host::host_plan<Forward>(plan, p, host::shape_name(a.dtype, a.d));
+  const Text unit = p.products ? Text(".") + p.products->name : Text();
+  host::host_plan<Forward>(plan, p, unit + host::shape_name(a.dtype, a.d));
   return "";
 }
 

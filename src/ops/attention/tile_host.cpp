@@ -39,6 +39,8 @@ void add_bias(const Element* bias, int64_t stride, int count, int lanes, float* 
 Call::Call(const Attend& request) : a(request), simd(host::simd()), group(a.g ? a.h / a.g : 1) {
   d_pad = host::padded(a.d), e_pad = host::padded(a.e);
   elementwise = a.mask.key_position || a.mask.bits || a.score.bias || a.score.alibi;
+  values_of_keys = a.k.data == a.v.data && a.k_dtype == a.v_dtype && !a.k_scale && !a.v_scale &&
+                   a.e <= a.d && a.e == e_pad && std::equal(a.k.stride, a.k.stride + 4, a.v.stride);
 }
 
 RowTile::RowTile(const Call& call, const Sequence& q, int64_t first_head, int64_t heads,
@@ -55,8 +57,8 @@ RowTile::RowTile(const Call& call, const Sequence& q, int64_t first_head, int64_
   bound();
 }
 
-void load_keys(const Call& call, const Sequence& q, int64_t key_head, int64_t begin, int64_t count,
-               host::KeyUse k, host::KeyUse v, const KeyRoom& room, KeyTile& tile) {
+void place_keys(const Call& call, const Sequence& q, int64_t key_head, int64_t begin, int64_t count,
+                KeyTile& tile) {
   const Attend& a = call.a;
   tile.begin = begin, tile.count = static_cast<int>(count);
   tile.any_absent =
@@ -67,15 +69,21 @@ void load_keys(const Call& call, const Sequence& q, int64_t key_head, int64_t be
       tile.position[j] = a.mask.key_at(q, key_head, begin + j);
       if (a.mask.key_position && tile.position[j] < 0) tile.any_absent = tile.absent[j] = true;
     }
-  const bool* absent = tile.any_absent ? tile.absent : nullptr;
+}
+
+void load_keys(const Call& call, const Sequence& q, int64_t key_head, int64_t begin, int64_t count,
+               host::KeyUse k, host::KeyUse v, const KeyRoom& room, KeyTile& tile) {
+  const Attend& a = call.a;
+  place_keys(call, q, key_head, begin, count, tile);
   k.copy = a.rope.cos.data != nullptr;
   const host::KeyRows keys =
-      host::load_keys({call.simd, a.sequences, a.k, a.k_dtype, a.d, a.k_scale, a.groups}, q,
-                      key_head, begin, count, k, absent, room.k);
-  const host::KeyRows values =
-      host::load_keys({call.simd, a.sequences, a.v, a.v_dtype, a.e, a.v_scale, a.groups}, q,
-                      key_head, begin, count, v, absent, room.v);
+      host::load_keys(call.key_side(), q, key_head, begin, count, k, tile.absences(), room.k);
+  const host::KeyRows values = call.values_of_keys && !k.copy
+                                   ? keys
+                                   : host::load_keys(call.value_side(), q, key_head, begin, count,
+                                                     v, tile.absences(), room.v);
   tile.k = keys.x, tile.k_row = keys.row, tile.v = values.x, tile.v_row = values.row;
+  const bool* absent = tile.absences();
   for (int64_t j = 0; a.rope.cos && j < count; ++j)
     if (!(absent && absent[j])) turn(a.rope, tile.position[j], room.k + j * call.d_pad);
 }

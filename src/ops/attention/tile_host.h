@@ -19,6 +19,13 @@ struct Call {
   int64_t group;         // query heads of a key head
   int64_t d_pad, e_pad;  // widths in whole vectors
   bool elementwise;      // some feature is looked at score by score
+  bool values_of_keys;   // v is the first columns of k
+  host::KeySide key_side() const {
+    return {simd, a.sequences, a.k, a.k_dtype, a.d, a.k_scale, a.groups};
+  }
+  host::KeySide value_side() const {
+    return {simd, a.sequences, a.v, a.v_dtype, a.e, a.v_scale, a.groups};
+  }
 };
 
 // With positions of keys given in a tensor every lane sees all keys by index, and the window is
@@ -42,6 +49,7 @@ struct KeyTile {
   bool any_absent;
   bool absent[kKeys];  // page or position says: no key here
   int64_t position[kKeys];
+  const bool* absences() const { return any_absent ? absent : nullptr; }
 };
 
 // Room for a key tile that has to be converted.
@@ -49,6 +57,9 @@ struct KeyRoom {
   float *k, *v;
 };
 
+// All of a tile but k and v.
+void place_keys(const Call& call, const Sequence& q, int64_t key_head, int64_t begin, int64_t count,
+                KeyTile& tile);
 void load_keys(const Call& call, const Sequence& q, int64_t key_head, int64_t begin, int64_t count,
                host::KeyUse k, host::KeyUse v, const KeyRoom& room, KeyTile& tile);
 

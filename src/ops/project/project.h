@@ -89,15 +89,19 @@ FOVEA_HD float project_slope(int32_t act, float x) {
   return 1;
 }
 
-// Column n of C, at element `at`, has the sum `sum`.
+// The element of C at `at` has this sum, with its biases.
+FOVEA_HD void project_store_sum(const ProjectProduct& p, int64_t at, float sum) {
+  if (p.slope) sum *= project_slope(p.act, load_fp(p.c.data, p.c.dtype, at));
+  if (p.add) sum += load_fp(p.c.data, p.c.dtype, at);
+  store_fp(p.c.data, p.c.dtype, at, sum);
+}
+// The same of a sum without: they are those of column n.
 FOVEA_HD void project_store(const ProjectProduct& p, int64_t z, int64_t n, int64_t at, float sum) {
   if (p.bias)
     for (int64_t i = z * p.group; i < (z + 1) * p.group; ++i)
       sum +=
           load_fp(p.bias.data, p.bias_dtype, i / p.users * p.bias.stride[0] + n * p.bias.stride[1]);
-  if (p.slope) sum *= project_slope(p.act, load_fp(p.c.data, p.c.dtype, at));
-  if (p.add) sum += load_fp(p.c.data, p.c.dtype, at);
-  store_fp(p.c.data, p.c.dtype, at, sum);
+  project_store_sum(p, at, sum);
 }
 
 // Rows of f32 in the workspace, of one chunk.

@@ -19,22 +19,19 @@ struct ProjectPlan {
   host::WorkerScratch scratch;
 };
 
-// Elements of an axis that lie one step apart: from `index` on, at most `most` of them.
-struct Run {
-  int64_t at, step, count;
+constexpr int64_t kInPlace = 12;  // rows of C up to which scattered rows of B are not gathered
 
-  Run(const ProjectAxis& x, int64_t z, int64_t index, int64_t most)
-      : at(x.at(z, index)), step(x.stride[3]), count(most) {
-    if (x.width > 1) {
-      count = std::min(most, x.width - index % x.width);
-    } else if (x.heads == 1) {
-      step = x.stride[1];
-      const bool even = x.s < INT64_MAX && x.stride[0] == x.s * x.stride[1];
-      if (!even) count = std::min(most, x.s - (x.first_row + index) % x.s);
-    } else {
-      count = 1;
+// Where `count` indices of an axis from `index` on lie: `step` apart, up to `most` of them.
+struct Line {
+  Line(const ProjectAxis& axis, int64_t z, int64_t index, int64_t most) : at(axis.at(z, index)) {
+    if (axis.width > 1) {
+      step = axis.stride[3], count = std::min(most, axis.width - index % axis.width);
+    } else if (axis.heads == 1) {
+      step = axis.stride[1];
+      count = std::min(most, axis.s - (axis.first_row + index) % axis.s);
     }
   }
+  int64_t at, step = 0, count = 1;
 };
 
 // Elements [i, i + rows) x [j, j + columns) of a matrix, rows `pitch` apart.
@@ -44,41 +41,34 @@ void pack(const host::Simd& simd, const ProjectMatrix& x, int64_t z, int64_t i, 
     for (int64_t r = 0; r < rows; ++r) std::fill_n(to + r * pitch, columns, 1.0f);
     return;
   }
-  for (int64_t r = 0; r < rows;) {
-    const Run down(x.row, z, i + r, rows - r);
-    for (int64_t c = 0; c < columns;) {
-      const Run across(x.column, z, j + c, columns - c);
-      for (int64_t k = 0; k < down.count; ++k) {
-        float* row = to + (r + k) * pitch + c;
-        host::load_row(simd, x.data, x.dtype, down.at + k * down.step + across.at, across.step,
+  for (int64_t top = 0; top < rows;) {
+    const Line down(x.row, z, i + top, rows - top);
+    for (int64_t done = 0; done < columns;) {
+      const Line across(x.column, z, j + done, columns - done);
+      for (int64_t r = 0; r < down.count; ++r) {
+        float* row = to + (top + r) * pitch + done;
+        host::load_row(simd, x.data, x.dtype, down.at + r * down.step + across.at, across.step,
                        across.count, row);
         if (x.act)
-          for (int64_t n = 0; n < across.count; ++n) row[n] = project_act(x.act, row[n]);
+          for (int64_t c = 0; c < across.count; ++c) row[c] = project_act(x.act, row[c]);
       }
-      c += across.count;
+      done += across.count;
     }
-    r += down.count;
+    top += down.count;
   }
 }
 
-struct Tile {
-  const float* data;
-  int64_t pitch;
+// Such elements where they lie, if rows of f32 a constant pitch apart are there.
+struct InPlace {
+  InPlace(const ProjectMatrix& x, int64_t z, int64_t i, int64_t rows, int64_t j, int64_t columns) {
+    if (!x.data || x.dtype != FOVEA_F32 || x.act) return;
+    const Line down(x.row, z, i, rows), across(x.column, z, j, columns);
+    if (down.count < rows || across.count < columns || (columns > 1 && across.step != 1)) return;
+    data = static_cast<const float*>(x.data) + down.at + across.at, pitch = down.step;
+  }
+  const float* data = nullptr;
+  int64_t pitch = 0;
 };
-
-// The same where they lie, if that is rows of f32 with whole vectors of `width`, or packed.
-Tile tile_of(const host::Simd& simd, const ProjectMatrix& x, int64_t z, int64_t i, int64_t rows,
-             int64_t j, int64_t columns, float* room, int64_t pitch, int64_t width) {
-  if (x.data && x.dtype == FOVEA_F32 && !x.act && columns % width == 0) {
-    const Run down(x.row, z, i, rows), across(x.column, z, j, columns);
-    if (down.count == rows && across.count == columns && across.step == 1)
-      return {static_cast<const float*>(x.data) + down.at + across.at, down.step};
-  }
-  for (int64_t r = 0; r < rows && columns % width; ++r)
-    std::fill(room + r * pitch + columns, room + (r + 1) * pitch, 0.0f);
-  pack(simd, x, z, i, rows, j, columns, room, pitch);
-  return {room, pitch};
-}
 
 class ProjectRun {
  public:
@@ -93,7 +83,7 @@ class ProjectRun {
 
   void product(const ProjectProduct& p) const {
     const int64_t down = ceil_div(p.m, kM), across = ceil_div(p.n, kN);
-    const double cost = static_cast<double>(p.z * p.m * p.n) * (static_cast<double>(p.k) / 12 + 2);
+    const double cost = static_cast<double>(p.z * p.m * p.n) * (static_cast<double>(p.k) / 40 + 1);
     pool_->run(p.z * down * across * p.parts, cost, [&](int64_t item, int32_t worker) {
       const int64_t part = item % p.parts, tile = item / p.parts;
       sums(p, tile / across / down, tile / across % down * kM, tile % across * kN, part, worker);
@@ -102,12 +92,16 @@ class ProjectRun {
     const int64_t plane = p.z * p.m * p.n;
     const float* parts = plan_.rooms.parts.at(base_);
     pool_->run(p.z * p.m, static_cast<double>(plane * p.parts), [&](int64_t row, int32_t) {
-      const int64_t z = row / p.m, at = p.c.row.at(z, row % p.m);
-      for (int64_t n = 0; n < p.n; ++n) {
-        double sum = 0;
-        for (int64_t part = 0; part < p.parts; ++part)
-          sum += static_cast<double>(parts[part * plane + row * p.n + n]);
-        project_store(p, z, n, at + p.c.column.at(z, n), static_cast<float>(sum));
+      float sum[kN];
+      for (int64_t n = 0; n < p.n; n += kN) {
+        const int64_t columns = std::min(kN, p.n - n);
+        for (int64_t i = 0; i < columns; ++i) {
+          double of_parts = 0;
+          for (int64_t part = 0; part < p.parts; ++part)
+            of_parts += static_cast<double>(parts[part * plane + row * p.n + n + i]);
+          sum[i] = static_cast<float>(of_parts);
+        }
+        store(p, row / p.m, row % p.m, n, columns, sum);
       }
     });
   }
@@ -129,47 +123,81 @@ class ProjectRun {
   void sums(const ProjectProduct& p, int64_t z, int64_t m, int64_t n, int64_t part,
             int32_t worker) const {
     void* room = plan_.scratch.at(base_, worker);
-    float *x = plan_.x.at(room), *w = plan_.w.at(room), *c = plan_.c.at(room);
+    float* c = plan_.c.at(room);
     const int64_t rows = std::min(kM, p.m - m), columns = std::min(kN, p.n - n);
-    const int64_t pitch = host::padded(columns), end = std::min(p.k, (part + 1) * p.each());
-    const int64_t begin = part * p.each();
+    const int64_t pitch = host::padded(columns), begin = part * p.each();
+    const int64_t end = std::min(p.k, begin + p.each());
     if (begin >= end) std::fill_n(c, rows * pitch, 0.0f);
-    for (int64_t k = begin; k < end; k += kK) {
-      const int64_t terms = std::min(kK, end - k);
-      // Terms that are rows of a tensor: its columns are A's rows.
-      const bool transposed = p.a.data && p.a.row.width > 1;
-      ProjectMatrix turned = p.a;
-      if (transposed) std::swap(turned.row, turned.column);
-      const Tile a = transposed ? tile_of(simd_, turned, z, k, terms, m, rows, x, kM, 1)
-                                : tile_of(simd_, p.a, z, m, rows, k, terms, x, kK, 1);
-      const Tile b = tile_of(simd_, p.b, z, k, terms, n, columns, w, pitch, simd_.width);
-      simd_.gemm({rows, pitch, terms, a.data, a.pitch, b.data, b.pitch, c, pitch, nullptr,
-                  transposed, k > begin});
+    for (int64_t k = begin; k < end; k += kK)
+      step(p, z, {m, rows, n, columns, k, std::min(kK, end - k)}, pitch, k > begin, room);
+    float* parts = plan_.rooms.parts.at(base_);
+    if (p.parts == 1) add_bias(p, z, n, rows, columns, c, pitch);
+    for (int64_t r = 0; r < rows; ++r) {
+      if (p.parts > 1)
+        std::copy_n(c + r * pitch, columns, parts + ((part * p.z + z) * p.m + m + r) * p.n + n);
+      else
+        store(p, z, m + r, n, columns, c + r * pitch);
     }
-    store(p, z, m, rows, n, columns, part, c, pitch);
   }
 
-  // Sums to C, or to those of their part.
-  void store(const ProjectProduct& p, int64_t z, int64_t m, int64_t rows, int64_t n,
-             int64_t columns, int64_t part, const float* sums, int64_t pitch) const {
-    float* parts = plan_.rooms.parts.at(base_);
-    for (int64_t r = 0; r < rows; ++r) {
-      const float* from = sums + r * pitch;
-      if (p.parts > 1) {
-        std::copy_n(from, columns, parts + ((part * p.z + z) * p.m + m + r) * p.n + n);
-        continue;
-      }
-      const int64_t at = p.c.row.at(z, m + r);
-      for (int64_t i = 0; i < columns;) {
-        const Run across(p.c.column, z, n + i, columns - i);
-        if (p.bias || p.slope || p.add)
-          for (int64_t j = i; j < i + across.count; ++j)
-            project_store(p, z, n + j, at + across.at + (j - i) * across.step, from[j]);
-        else
-          host::store_row(p.c.data, p.c.dtype, at + across.at, across.step, across.count, from + i,
-                          1);
-        i += across.count;
-      }
+  struct Tile {
+    int64_t m, rows, n, columns, k, terms;
+  };
+  // c = or += the product of `terms` terms.
+  void step(const ProjectProduct& p, int64_t z, const Tile& t, int64_t pitch, bool add,
+            void* room) const {
+    // Terms that are rows of a tensor: its columns are A's rows.
+    const bool transposed = p.a.data && p.a.row.width > 1;
+    ProjectMatrix a = p.a;
+    if (transposed) std::swap(a.row, a.column);
+    InPlace x = transposed ? InPlace(a, z, t.k, t.terms, t.m, t.rows)
+                           : InPlace(a, z, t.m, t.rows, t.k, t.terms);
+    if (!x.data) {
+      float* to = plan_.x.at(room);
+      x.data = to, x.pitch = transposed ? kM : kK;
+      if (transposed)
+        pack(simd_, a, z, t.k, t.terms, t.m, t.rows, to, kM);
+      else
+        pack(simd_, a, z, t.m, t.rows, t.k, t.terms, to, kK);
+    }
+    InPlace w(p.b, z, t.k, t.terms, t.n, t.columns);
+    // Rows far apart fall into few sets of the cache: not to be read often.
+    const bool near = t.rows <= kInPlace || w.pitch <= 2 * t.columns;
+    if (!w.data || pitch > t.columns || !near) {
+      float* to = plan_.w.at(room);
+      for (int64_t r = 0; pitch > t.columns && r < t.terms; ++r)
+        std::fill(to + r * pitch + t.columns, to + (r + 1) * pitch, 0.0f);
+      pack(simd_, p.b, z, t.k, t.terms, t.n, t.columns, to, pitch);
+      w.data = to, w.pitch = pitch;
+    }
+    simd_.gemm({t.rows, pitch, t.terms, x.data, x.pitch, w.data, w.pitch, plan_.c.at(room), pitch,
+                nullptr, transposed, add});
+  }
+
+  void add_bias(const ProjectProduct& p, int64_t z, int64_t n, int64_t rows, int64_t columns,
+                float* c, int64_t pitch) const {
+    float bias[kN];
+    for (int64_t i = z * p.group; p.bias && i < (z + 1) * p.group; ++i) {
+      host::load_row(simd_, p.bias.data, p.bias_dtype,
+                     i / p.users * p.bias.stride[0] + n * p.bias.stride[1], p.bias.stride[1],
+                     columns, bias);
+      for (int64_t r = 0; r < rows; ++r)
+        for (int64_t j = 0; j < columns; ++j) c[r * pitch + j] += bias[j];
+    }
+  }
+
+  // Columns [n, n + columns) of row m of C have these sums, with their biases.
+  static void store(const ProjectProduct& p, int64_t z, int64_t m, int64_t n, int64_t columns,
+                    const float* sum) {
+    const int64_t row = p.c.row.at(z, m);
+    for (int64_t done = 0; done < columns;) {
+      const Line to(p.c.column, z, n + done, columns - done);
+      if (p.slope || p.add)
+        for (int64_t i = 0; i < to.count; ++i)
+          project_store_sum(p, row + to.at + i * to.step, sum[done + i]);
+      else
+        host::store_row(p.c.data, p.c.dtype, row + to.at, to.step, to.count, sum + done, 1);
+      done += to.count;
     }
   }
 
