@@ -545,6 +545,33 @@ void steps(GlaCases& cases) {
               "steps");
 }
 
+// Drafts of more heads than a GPU has blocks, which then stay for several of them.
+void many_drafts(GlaCases& cases) {
+  const Words calls = {
+      "b=40 s=8 h=8 e=128 state_row gate_head",
+      "b=40 s=8 h=8 e=128 state_out gate_key gate_key:f32 gate_map=4 gate_bias",
+      "b=40 s=3 h=8 e=128 state_row state_out_row state_out gate_head gate_map=1 gate_rate "
+      "gate_bias select",
+      "start seqs=60 s=8 h=8 e=128 state_row state_out gate_head",
+      "b=40 s=5 len output_from h=16 e=128 state_out gate_key gate_map=3 gate_tau=16",
+      "b=40 s=3 h=8 e=128 turned=1 state_out gate_key",
+      "b=20 s=4 h=8 e=256 state_row state_out_row state_out snapshot snapshot_row "
+      "snapshot_every=1 gate_key",
+      "b=40 s=3 h=8 e=128 read_before=1 bonus skip state_out gate_key",
+      "b=40 s=4 h=16 e=128 output_from read_before=1 bonus bonus_sigmoid=1 state_out gate_key",
+      "b=40 s=2 h=8 e=128 read_before=1 skip state_out gate_head",
+      "b=40 s=3 h=8 e=128 reset=1 state_out gate_key hard=2",
+      "b=40 s=4 h=8 e=128 read_before=1 reset=1 gate_key hard=2",
+      "b=20 s=2 h=8 e=256 turned=1 o:f32"};
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const std::string type = i % 2 ? "f32" : "bf16";
+    cases.kernel("o state_in q:" + type + " d=128 g=8 x=8 " + calls[i],
+                 "sm90." + type + ".d128.drafts");
+  }
+  cases.kernel("o state_in q:f16 d=128 e=128 b=40 s=16 h=8 g=8 x=8 gate_head",
+               "sm90.f16.d128.drafts");
+}
+
 // Chains of the gradients on tensor cores, by the name of the kernel.
 void gradient_chains(GlaCases& cases) {
   const Words shapes = {
@@ -779,7 +806,7 @@ std::vector<harness::Case> forwards() {
               "chunks", 29);
   // What a server does, for layers of known models.
   chains(cases);
-  steps(cases), keyed_chains(cases), valued_chains(cases);
+  steps(cases), many_drafts(cases), keyed_chains(cases), valued_chains(cases);
   const std::string retention = "q:bf16 h=4 g=4 x=4 d=64 e=64 gate_head gate_head:f32 const=1 ";
   const std::string mamba =
       "q:bf16 h=1 g=1 x=4 d=64 e=32 gate_head gate_map=1 gate_rate gate_bias select select:f32 "

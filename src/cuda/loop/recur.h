@@ -23,9 +23,17 @@ template <Recurrence Form>
 void recur_backward(Context& ctx, const char* op, const RecurBackwardCall& call, int64_t blocks,
                     int64_t work);
 
+// Hopper's, for drafts of many heads (recur_drafts_sm90.cuh).
+template <Recurrence Form>
+void recur_drafts(Context& ctx, const char* op, const RecurCall& call, int64_t work);
+
 void plan_recur(const char* op, const Recur& a, RecurForward kernel, Plan& plan);
 void plan_recur_backward(const Context& ctx, const char* op, const RecurBackward& b,
                          const RecurKernels& kernels, Plan& plan);
+
+// "" or why these kernels do not serve the call.
+Text plan_drafts(const Context& ctx, const char* op, const Recur& a, RecurForward kernel,
+                 Plan& plan);
 
 // What adds up the terms of a call: how many sums it takes, and the launches.
 int64_t recur_sums(const RecurBackward& b);

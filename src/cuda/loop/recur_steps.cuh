@@ -109,6 +109,7 @@ struct StepItem {
   uint32_t sequence, head, slice, key_head, value_head, query_head;
   int32_t batch, begin, count, from, state, out;
 
+  StepItem() = default;
   __device__ __forceinline__ StepItem(const RecurCall& call, uint32_t item, uint32_t slices) {
     const uint32_t rest = over(item, slices);
     slice = item - rest * slices;
@@ -160,22 +161,24 @@ struct FloatToken {
 template <Recurrence Form, bool Keys, int D>
 struct StepMaker {
   using Rows = StepRows<Form, Keys, D>;
-  enum Part : int { kKeys = 1, kQueriesValues = 2, kDecays = 4 };
+  enum Part : int { kKeys = 1, kQueriesValues = 2, kDecays = 4, kAll = 7 };
   const RecurCall& call;
   const Recur& a;
   const StepItem& item;
-  int lane, warp;
+  int lane, warp, warps;  // warp of those that make rows
 
-  __device__ __forceinline__ StepMaker(const RecurCall& call, const StepItem& item)
+  __device__ __forceinline__ StepMaker(const RecurCall& call, const StepItem& item, int warp,
+                                       int warps)
       : call(call),
         a(call.a),
         item(item),
         lane(static_cast<int>(threadIdx.x % 32)),
-        warp(static_cast<int>(threadIdx.x / 32)) {}
+        warp(warp),
+        warps(warps) {}
 
   __device__ __forceinline__ bool unit() const { return !kAdditive<Form> && a.l2_norm; }
   __device__ __forceinline__ bool with_keys() const {
-    return Keys && (Form != Recurrence::low_rank || a.gate_key);
+    return Keys && (Form == Recurrence::corrected || a.gate_key);
   }
   __device__ __forceinline__ const Floats<4>& corrects() const {
     return Form == Recurrence::low_rank ? a.low_a : a.erase;
@@ -185,13 +188,13 @@ struct StepMaker {
     int token, parts;
   };
   __device__ __forceinline__ int split() const {
-    const int warps = call.warps, tokens = item.count;
+    const int tokens = item.count;
     return warps >= 3 * tokens ? 3 : warps >= 2 * tokens ? 2 : 1;
   }
   __device__ __forceinline__ Share share(int i) const {
     const int by = split();
     if (i >= item.count * by) return {0, 0};
-    if (by == 1) return {i, 7};
+    if (by == 1) return {i, kAll};
     const int token = i >= by, part = i - token * by;  // at most two tokens are split
     return {token, by == 3 ? 1 << part : part ? kQueriesValues | kDecays : static_cast<int>(kKeys)};
   }
@@ -205,11 +208,17 @@ struct StepMaker {
   __device__ __forceinline__ int64_t value_at(int64_t at) const {
     return row_at(a.v, at, item.value_head, item.slice * (32 * call.warps));
   }
+  __device__ __forceinline__ void ask_bonus(float (&bonus)[4]) const {
+    if (kAdditive<Form> && a.bonus && 4 * lane < D) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) bonus[j] = *a.bonus.at(int64_t{item.head}, 4 * lane + j);
+    }
+  }
   // Loads of the warp's shares i and, where there is one, i + warps: nothing waits for them here.
-  __device__ __forceinline__ void ask(int i, RawToken (&raw)[2]) const {
+  __device__ __forceinline__ void ask(int i, RawToken (&raw)[2], float (&bonus)[4]) const {
     const auto [token, parts] = share(i);
-    const bool there = 4 * lane < D, other = parts == 7 && token + call.warps < item.count;
-    const int64_t at = item.begin + token, step = call.warps, batch = item.batch;
+    const bool there = 4 * lane < D, other = parts == kAll && token + warps < item.count;
+    const int64_t at = item.begin + token, step = warps, batch = item.batch;
     const int64_t head = item.head;
     const auto four = [&](RawFour RawToken::*to, const Floats<4>& x, int64_t offset, bool valid,
                           bool first = true, bool second = true) {
@@ -231,7 +240,8 @@ struct StepMaker {
     if (parts & kQueriesValues) {
       if (a.o)
         four(&RawToken::query, a.q, row_at(a.q, at, item.query_head), there, outputs(token),
-             outputs(token + call.warps));
+             outputs(token + warps));
+      ask_bonus(bonus);
       four(&RawToken::value, a.v, value_at(at), 4 * lane < 32 * call.warps);
     }
     if (parts & kDecays) {
@@ -288,7 +298,8 @@ struct StepMaker {
     }
   }
   __device__ __forceinline__ void queries_values(RawToken& raw, FloatToken& x, float norm,
-                                                 int token, float* rows) const {
+                                                 const float (&bonus)[4], int token,
+                                                 float* rows) const {
     const int c = 4 * lane;
     const bool there = c < D;
     if (c < 32 * call.warps) put_four(rows + c, x.value);
@@ -301,7 +312,7 @@ struct StepMaker {
       if (kAdditive<Form> && a.bonus && there) {
         float y[4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) y[i] = to[c + i] * *a.bonus.at(int64_t{item.head}, c + i);
+        for (int i = 0; i < 4; ++i) y[i] = to[c + i] * bonus[i];
         put(to + call.outputs * D, y);
       }
       if (++n == call.outputs) return;
@@ -352,39 +363,42 @@ struct StepMaker {
     zero = __any_sync(~0u, zero);
     if (lane == 0) scalars[kStepZero] = zero ? 1.f : 0.f;
   }
-  // The rows of share i.
-  __device__ __forceinline__ void make(int i, RawToken& raw, int size, float* all) const {
-    const auto [token, parts] = share(i);
+  // Rows of a token, or those in `parts`.
+  __device__ __forceinline__ void make(int token, int parts, RawToken& raw, const float (&bonus)[4],
+                                       int size, float* all) const {
     float* rows = all + token * size;
     FloatToken x;
     x.of<Form>(raw, a.q.dtype);
     float of_key = 1, of_query = 1;
     if (unit()) of_key = norm_of(x.key), of_query = norm_of(x.query);
     if (parts & kKeys) keys(raw, x, of_key, rows);
-    if (parts & kQueriesValues) queries_values(raw, x, of_query, token, rows);
+    if (parts & kQueriesValues) queries_values(raw, x, of_query, bonus, token, rows);
     if (parts & kDecays) {
       decays(raw, rows);
       if constexpr (Form == Recurrence::low_rank) put(rows + Rows::low_b, x.low_b);
     }
   }
   // All shares, of which the warp's first two are on their way.
-  __device__ __forceinline__ void all(RawToken (&raw)[2], int size, float* rows) const {
+  __device__ __forceinline__ void all(RawToken (&raw)[2], float (&bonus)[4], int size,
+                                      float* rows) const {
     const int shares = item.count * split();
     // A loop, or code that maps and rounds would stand twice.
 #pragma unroll 1
-    for (int i = warp, round = 0; i < shares; i += call.warps, ++round) {
+    for (int i = warp, round = 0; i < shares; i += warps, ++round) {
       if (round && round % 2 == 0) {
         raw[0] = raw[1] = RawToken{};  // or a load would wait for the one before of its registers
-        ask(i, raw);
+        ask(i, raw, bonus);
       }
-      make(i, raw[0], size, rows);
+      const auto [token, parts] = share(i);
+      make(token, parts, raw[0], bonus, size, rows);
       raw[0] = raw[1];
     }
   }
 };
 
-// A warp's slice of the state.
-template <Recurrence Form, bool Keys, int Halves>
+// A warp's slice of the state.  Before: outputs are of the state that the token before left, as
+// with read_before.
+template <Recurrence Form, bool Keys, int Halves, bool Before>
 class StepWalk {
  public:
   static constexpr int D = 64 * Halves;
@@ -401,6 +415,12 @@ class StepWalk {
         ld_(static_cast<int>(thread % 4)),
         local_(static_cast<int>(thread / 4 * CW)) {}
 
+  static __device__ __forceinline__ void nothing(Tile& h) {
+#pragma unroll
+    for (int n = 0; n < Halves * R; ++n)
+#pragma unroll
+      for (int j = 0; j < CW; ++j) h[n / R][n % R][j] = 0;
+  }
   __device__ __forceinline__ void load(Tile& h) const {
     if (item_.state < 0) return nothing(h);
     each_state_four(a_.state_in, item_.state, call_.in,
@@ -408,7 +428,6 @@ class StepWalk {
   }
   // The state as it is used.  Apart from its loads, or all that follows them would wait for them.
   __device__ __forceinline__ void settle(Tile& h) const {
-    if (item_.state < 0) return;
     if (a_.state_in.dtype != FOVEA_F32) {
       keep_branch();
 #pragma unroll
@@ -425,9 +444,8 @@ class StepWalk {
   // A turn has little beside its step: sums of lanes are kept in `sums`, and become outputs at the
   // end, or at once where a token has several.
   __device__ __forceinline__ void steps(uint32_t rows, int size, uint32_t sums, Tile& h) const {
-    // With read_before a token's output is of the state that the token before left.
-    const int ahead = kAdditive<Form> && a_.read_before ? 1 : 0, count = item_.count;
     const bool several = call_.outputs > 1;
+    const int count = item_.count;
     const int from = a_.o ? item_.from : count, lane = static_cast<int>(threadIdx.x % 32);
     const bool zeros = __any_sync(
         ~0u, lane < count && one(rows + lane * size + 4 * (Rows::scalars + kStepZero)) != 0);
@@ -436,35 +454,31 @@ class StepWalk {
     int next = every - 1, kept = 0, due = several ? -1 : min(count, next);
     uint32_t own_rows = 16 * ld_;
     asm volatile("" : "+r"(own_rows));  // or places within a row would be joined to it one by one
-    uint32_t row = rows, query = rows, slot = sums + ahead * kSlot + 4 * (local_ + ld_);
-    const uint32_t last_row = rows + max(count - 1, 0) * size;
+    const uint32_t own_sums = sums + 4 * (local_ + ld_);
+    uint32_t row = rows, slot = own_sums;
     float y[CW] = {};  // the lane's part of q^ H of the last token
 #pragma unroll 1
-    for (int t = -ahead;; ++t) {
-      if (static_cast<uint32_t>(t) < static_cast<uint32_t>(count)) {
+    for (int t = 0;; ++t) {
+      if (t < count) {
+        if (Before && several) others(row, sums, h);
         // Steps in turn while nothing else is due.
         for (const int stop = min(due, count - 1);; ++t) {
           float sum;
-          step(row, row + own_rows, query + own_rows, zeros, h, y, sum);
+          step(row, row + own_rows, zeros, h, y, sum);
           put(slot, sum);
-          row += size, slot += kSlot;
+          row += size;
+          if (!several) slot += kSlot;
           if (t >= stop) break;
-          query = min(query + size, last_row);
         }
-      } else if (kAdditive<Form> && t < 0 && count > 0) {
-        part(query + 4 * Rows::queries + own_rows, h, y);
       }
-      const int now = t + ahead;
-      const uint32_t of_now = query;
-      if (now >= 0) query = min(query + size, last_row);
       if (t < due) continue;
 
       const bool last = t == count;
-      if (several ? now >= from && now < count : last && from < count) {
-        if (several || !ahead) put(several ? sums + 4 * (local_ + ld_) : slot, sum_of_own(y));
-        if (several) others(of_now, sums, h);
+      if (several ? t >= from && !last : last && from < count) {
+        put(slot, sum_of_own(y));
+        if (!Before && several) others(row - size, sums, h);
         if (several)
-          finish(of_now, size, sums, now, static_cast<int>(call_.outputs));
+          finish(row - size, size, sums, t, static_cast<int>(call_.outputs));
         else
           finish(rows + from * size, size, sums + (from + 1) * kSlot, from, count - from);
       }
@@ -502,12 +516,6 @@ class StepWalk {
   // A condition that is the same in all lanes stays a branch: it would be a choice an element.
   static __device__ __forceinline__ void keep_branch() {
     asm volatile("" ::: "memory");
-  }
-  static __device__ __forceinline__ void nothing(Tile& h) {
-#pragma unroll
-    for (int n = 0; n < Halves * R; ++n)
-#pragma unroll
-      for (int j = 0; j < CW; ++j) h[n / R][n % R][j] = 0;
   }
   // visit(pointer, half, r) for the lane's pieces as they lie: rows of columns, or columns of rows.
   template <class Visit>
@@ -591,14 +599,17 @@ class StepWalk {
   static __device__ __forceinline__ void put(uint32_t to, float x) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
   }
-  // H_(t-1) becomes H_t.  `sum`: of y as it was, over lanes; then y: the lane's part of query' H_t.
+  // H_(t-1) becomes H_t.  `sum`: of y as it was, over lanes; then y: the lane's part of q^ H_t, or
+  // of q^ H_(t-1) where Before.
   // One pass, but for what corrects: it is a sum of all rows, and another pass before.
-  __device__ __forceinline__ void step(uint32_t token, uint32_t rows, uint32_t query, bool zeros,
-                                       Tile& h, float (&y)[CW], float& sum) const {
-    float scalars[4], u[CW], z[CW], before[Halves][CW] = {}, out[Halves][CW] = {};
+  __device__ __forceinline__ void step(uint32_t token, uint32_t rows, bool zeros, Tile& h,
+                                       float (&y)[CW], float& sum) const {
+    float scalars[4], u[CW], z[CW], corrects[Halves][CW] = {}, out[Halves][CW] = {};
     four(token + 4 * Rows::scalars, scalars), four(token + 4 * local_, u);
-    if (Form != Recurrence::low_rank && zeros) clear(rows, scalars, h);
     sum = sum_of_own(y);
+    // Of rows that are about to be cleared.
+    if (Before && zeros) part(rows + 4 * Rows::queries, h, y);
+    if (Form != Recurrence::low_rank && zeros) clear(rows, scalars, h);
     if constexpr (!kAdditive<Form>) {
       each_four([&](int c, int half, int r) {
         float decay[4], correction[4];
@@ -610,10 +621,10 @@ class StepWalk {
           for (int j = 0; j < CW; ++j) {
             float& x = h[half][r + i][j];
             if constexpr (Form == Recurrence::corrected) x *= decay[i];
-            before[half][j] = fmaf(correction[i], x, before[half][j]);
+            corrects[half][j] = fmaf(correction[i], x, corrects[half][j]);
           }
       });
-      halves(before, z);
+      halves(corrects, z);
 #pragma unroll
       for (int j = 0; j < CW; ++j) {
         z[j] = lanes_sum<4>(z[j]);
@@ -623,7 +634,7 @@ class StepWalk {
     if (Form == Recurrence::low_rank && zeros) clear(rows, scalars, h);
     each_four([&](int c, int half, int r) {
       float decay[4], low_b[4], key[4], q[4];
-      four(rows + 4 * Rows::key + c, key), four(query + 4 * Rows::queries + c, q);
+      four(rows + 4 * Rows::key + c, key), four(rows + 4 * Rows::queries + c, q);
       if constexpr (Form == Recurrence::low_rank) four(rows + 4 * Rows::low_b + c, low_b);
       if constexpr (Form != Recurrence::corrected) decays(rows + c, scalars, decay);
 #pragma unroll
@@ -631,13 +642,14 @@ class StepWalk {
 #pragma unroll
         for (int j = 0; j < CW; ++j) {
           float& x = h[half][r + i][j];
+          if (Before) out[half][j] = fmaf(q[i], x, out[half][j]);
           if constexpr (Form != Recurrence::corrected) x *= decay[i];
           if constexpr (Form == Recurrence::low_rank) x = fmaf(low_b[i], z[j], x);
           x = fmaf(key[i], u[j], x);
-          out[half][j] = fmaf(q[i], x, out[half][j]);
+          if (!Before) out[half][j] = fmaf(q[i], x, out[half][j]);
         }
     });
-    halves(out, y);
+    if (!Before || !zeros) halves(out, y);
   }
   __device__ __forceinline__ void decays(uint32_t rows, const float (&scalars)[4],
                                          float (&decay)[4]) const {
@@ -677,15 +689,12 @@ class StepWalk {
       const int i = base + lane / 8, n = outputs > 1 ? i : 0;
       const uint32_t of = rows + (i - n) * size;
       float bonus = 0;
-      if (kAdditive<Form> && a_.bonus)
-#pragma unroll 1
-        for (int k = 0; k < 4; ++k) {
-          const int m = min(base + k, count - 1), output = outputs > 1 ? m : 0;
-          const uint32_t at = rows + (m - output) * size;
-          const float own =
-              a_.scale * dot(at + 4 * (Rows::queries + (outputs + output) * D), at + 4 * Rows::key);
-          if (lane / 8 == k) bonus = own;
-        }
+      if (kAdditive<Form> && a_.bonus) {
+        const int m = min(i, count - 1), output = outputs > 1 ? m : 0;
+        const uint32_t at = rows + (m - output) * size;
+        bonus =
+            a_.scale * dot(at + 4 * (Rows::queries + (outputs + output) * D), at + 4 * Rows::key);
+      }
       if (i >= count) continue;
       const int64_t token = item_.begin + first + i - n, output = head * outputs + n;
       float x[CW], value[CW];
@@ -722,7 +731,7 @@ class StepWalk {
     asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(from) : "memory");
     return x;
   }
-  // Of two rows in shared memory, the same in all lanes.
+  // Of two rows in shared memory, the same in four lanes along d.
   __device__ __forceinline__ float dot(uint32_t x, uint32_t y) const {
     float sum[Halves] = {};
 #pragma unroll 1
@@ -754,18 +763,20 @@ class StepWalk {
   const int ld_, local_;  // the lane along d, its first column in the block
 };
 
-template <Recurrence Form, bool Keys, int Halves>
+template <Recurrence Form, bool Keys, int Halves, bool Before>
 __device__ __forceinline__ void step_block(const RecurCall& call, uint32_t slices, float* rows) {
-  using Walk = StepWalk<Form, Keys, Halves>;
+  using Walk = StepWalk<Form, Keys, Halves, Before>;
   const StepItem item(call, blockIdx.x, slices);
   const int size = StepRows<Form, Keys, Walk::D>::size(call);
   const Walk walk(call, item);
-  const StepMaker<Form, Keys, Walk::D> maker(call, item);
+  const StepMaker<Form, Keys, Walk::D> maker(call, item, static_cast<int>(threadIdx.x / 32),
+                                             call.warps);
   typename Walk::Tile h;
   RawToken raw[2];
+  float bonus[4] = {};
   walk.load(h);
-  maker.ask(maker.warp, raw);
-  maker.all(raw, size, rows);
+  maker.ask(maker.warp, raw, bonus);
+  maker.all(raw, bonus, size, rows);
   walk.settle(h);
   __syncthreads();
   // Opaque after the barrier: loads of rows are bound to it by their address.
@@ -777,14 +788,14 @@ __device__ __forceinline__ void step_block(const RecurCall& call, uint32_t slice
 }
 
 // Eight warps a multiprocessor have 128 KB of states under way with D 128, twelve 96 KB with D 64.
-template <Recurrence Form, bool Keys, int Halves>
+template <Recurrence Form, bool Keys, int Halves, bool Before>
 __global__ void __launch_bounds__(32 * kStepWarps, Halves == 2 ? 2 : 3)
     recur_steps_simt(const __grid_constant__ RecurCall call, uint32_t slices) {
   extern __shared__ __align__(16) float s_steps[];
-  step_block<Form, Keys, Halves>(call, slices, s_steps);
+  step_block<Form, Keys, Halves, Before>(call, slices, s_steps);
 }
 
-template <Recurrence Form, bool Keys, int Halves>
+template <Recurrence Form, bool Keys, int Halves, bool Before>
 bool launch_steps(Context& ctx, const char* op, RecurCall call) {
   const Recur& a = call.a;
   const DeviceInfo& device = device_info(ctx);
@@ -800,8 +811,8 @@ bool launch_steps(Context& ctx, const char* op, RecurCall call) {
   const int64_t rows = a.run.token_max * StepRows<Form, Keys, 64 * Halves>::size(call);
   const int64_t bytes = 4 * (rows + sums * kStepColumns);
   if (bytes > device.shared_block_bytes || work > INT_MAX) return false;
-  launch<recur_steps_simt<Form, Keys, Halves>>(ctx, op, work, 32 * call.warps, bytes, call,
-                                               static_cast<uint32_t>(columns / call.warps));
+  launch<recur_steps_simt<Form, Keys, Halves, Before>>(ctx, op, work, 32 * call.warps, bytes, call,
+                                                       static_cast<uint32_t>(columns / call.warps));
   return true;
 }
 
@@ -810,12 +821,16 @@ template <Recurrence Form>
 bool recur_steps(Context& ctx, const char* op, const RecurCall& call) {
   if (!serves_steps(call)) return false;
   const bool wide = call.a.d == 128;
+  if constexpr (kAdditive<Form>)
+    if (call.a.read_before)
+      return wide ? launch_steps<Form, true, 2, true>(ctx, op, call)
+                  : launch_steps<Form, true, 1, true>(ctx, op, call);
   if (Form == Recurrence::low_rank || call.a.gate_key)
-    return wide ? launch_steps<Form, true, 2>(ctx, op, call)
-                : launch_steps<Form, true, 1>(ctx, op, call);
+    return wide ? launch_steps<Form, true, 2, false>(ctx, op, call)
+                : launch_steps<Form, true, 1, false>(ctx, op, call);
   if constexpr (Form != Recurrence::low_rank)
-    return wide ? launch_steps<Form, false, 2>(ctx, op, call)
-                : launch_steps<Form, false, 1>(ctx, op, call);
+    return wide ? launch_steps<Form, false, 2, false>(ctx, op, call)
+                : launch_steps<Form, false, 1, false>(ctx, op, call);
   return false;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asynchronous 16-byte copies from global to shared memory (sm_80 and up).
+// Asynchronous copies of 16 or 8 bytes from global to shared memory (sm_80 and up).
 #pragma once
 #include <cstdint>
 
@@ -12,6 +12,9 @@ __device__ inline void copy_async(uint32_t to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                "r"(valid ? 16 : 0)
                : "memory");
+}
+__device__ inline void copy_async_8(uint32_t to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
 }
 __device__ inline void copy_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");

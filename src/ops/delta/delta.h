@@ -11,6 +11,7 @@ extern const Kernel<RecurBackward> delta_backward_host;
 
 // CUDA builds only.
 extern const Kernel<Recur> delta_forward_sm90;
+extern const Kernel<Recur> delta_drafts_sm90;
 extern const Kernel<Recur> delta_forward_simt;
 extern const Kernel<RecurBackward> delta_backward_sm90;
 extern const Kernel<RecurBackward> delta_backward_simt;

@@ -34,7 +34,7 @@ Plan plan(const Context& ctx, const fovea_x_delta_forward_params& p) {
   Recur a = shared(op, p, p.o, "o");
   read_states_out(op, p, a);
   return choose(op, ctx, a, delta_forward_host,
-                FOVEA_CUDA_KERNELS(delta_forward_sm90, delta_forward_simt));
+                FOVEA_CUDA_KERNELS(delta_forward_sm90, delta_drafts_sm90, delta_forward_simt));
 }
 
 Plan plan(const Context& ctx, const fovea_x_delta_backward_params& p) {

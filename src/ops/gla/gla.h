@@ -12,6 +12,7 @@ extern const Kernel<RecurBackward> gla_backward_host;
 // CUDA builds only.
 extern const Kernel<Recur> gla_forward_sm90;
 extern const Kernel<Recur> gla_forward_value_sm90;
+extern const Kernel<Recur> gla_drafts_sm90;
 extern const Kernel<Recur> gla_forward_simt;
 extern const Kernel<RecurBackward> gla_backward_sm90;
 extern const Kernel<RecurBackward> gla_backward_keys_sm90;

@@ -80,7 +80,8 @@ Plan plan(const Context& ctx, const fovea_x_gla_forward_params& p) {
   }
   a.z_out = gradient_of<3>(p.z_out), a.z_snapshot = gradient_of<3>(p.z_snapshot);
   return choose(op, ctx, a, gla_forward_host,
-                FOVEA_CUDA_KERNELS(gla_forward_sm90, gla_forward_value_sm90, gla_forward_simt));
+                FOVEA_CUDA_KERNELS(gla_forward_sm90, gla_forward_value_sm90, gla_drafts_sm90,
+                                   gla_forward_simt));
 }
 
 Plan plan(const Context& ctx, const fovea_x_gla_backward_params& p) {

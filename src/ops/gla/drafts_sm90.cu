@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// x_gla_forward for drafts of many heads on Hopper, by cuda/loop/recur.h.
+#include "cuda/loop/recur.h"
+#include "ops/gla/gla.h"
+
+namespace fovea {
+namespace {
+
+struct DraftInstance {
+  Recurrence form;
+  cuda::RecurForward kernel;
+};
+constexpr DraftInstance kInstances[] = {
+#define FOVEA_INSTANCE(dtype, columns, form) \
+  {Recurrence::form, cuda::recur_drafts<Recurrence::form>},
+#include "instances/gla_drafts_sm90.inc"
+#undef FOVEA_INSTANCE
+    {}};
+
+}  // namespace
+
+extern const Kernel<Recur> gla_drafts_sm90 = {
+    "sm90", [](const Context& ctx, const Recur& call, Plan& plan) {
+      for (const DraftInstance& row : kInstances)
+        if (row.kernel && row.form == call.form)
+          return cuda::plan_drafts(ctx, "x_gla_forward", call, row.kernel, plan);
+      return Text("this build has no kernels for Hopper");
+    }};
+
+}  // namespace fovea
