@@ -154,7 +154,7 @@ Text resolve(const ProjectProduct& p, bool backward, Product90& to) {
     return Divisor(static_cast<int>(std::min<int64_t>(by, INT_MAX)));
   };
   // Neighbouring heads lie side by side: their tiles of the same rows are worked on at once.
-  int64_t section = 8;
+  int64_t section = 4;
   while (p.z % section) section /= 2;
   w.section = divisor(section), w.sections = divisor(p.z / section);
   to.z = p.z, w.heads = static_cast<int>(heads);
