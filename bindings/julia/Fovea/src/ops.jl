@@ -2540,6 +2540,8 @@ CUDA.  Without a field of this header the limits are `attention_forward`'s.  Ten
       wide heads there no codes; d of at most 576, e of at most 512, one of them above 256; lists of
                        single rows and single keys alone, in any order; 8 heads or more that share a
                        list and a key head
+      codes of these   e4m3 or i8, as attention_forward's there: FP8-MLA's records with q_value, or
+                       v the first columns of k; windows and positions of any kind; no softcap
 
 Sizes are Julia's, fastest first.
 - `q`: (d, h, s, b) f32 f16 bf16
