@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // attention_forward with q_value: MLA's latents as v and their rotated part as k, v in 16 bits or
-// as codes of e4m3 (FP8-MLA).  And latents of codes with their rotated part, v being their first
-// columns. Each case names the Hopper kernel that it is for.
+// as codes of e4m3 (FP8-MLA) or i8.  And latents of codes with their rotated part, v being their
+// first columns. Each case names the Hopper kernel that it is for.
 #include "cases/all.h"
 #include "cases/attention_sweep.h"
 
@@ -14,21 +14,26 @@ class Joined {
 
   Joined() {
     for (int dtype : {FOVEA_BF16, FOVEA_F16})
-      for (int v_dtype : {0, static_cast<int>(FOVEA_E4M3)}) {
+      for (int v_dtype : {0, static_cast<int>(FOVEA_E4M3), static_cast<int>(FOVEA_I8)}) {
+        if (dtype == FOVEA_F16 && v_dtype == FOVEA_I8) continue;
         AttentionCase c;
         c.note = "joined", c.dtype = dtype, c.v_dtype = v_dtype, c.q_value = true;
         c.b = 2, c.s = 1, c.t = 200, c.h = 16, c.g = 1, c.d = 64, c.e = 512;
         if (v_dtype) c.v_scales = CodeScales::grouped, c.shared = Shared::record;
         kernel_ = std::string("sm90_wide.") + (dtype == FOVEA_F16 ? "f16" : "bf16") +
-                  ".d576.q_value" + (v_dtype ? ".e4m3" : "");
+                  ".d576.q_value" + named(v_dtype);
         keys(c), pages(c), scales(c), between(c);
-        if (dtype == FOVEA_F16) continue;
+        if (dtype == FOVEA_F16 || v_dtype == FOVEA_I8) continue;
         heads(c), limits(c), many(c);
       }
-    for (int dtype : {FOVEA_BF16, FOVEA_F16}) in_k(dtype);
+    for (int dtype : {FOVEA_BF16, FOVEA_F16}) in_k(dtype, FOVEA_E4M3);
+    in_k(FOVEA_BF16, FOVEA_I8);
   }
 
  private:
+  static std::string named(int codes) {
+    return codes ? std::string(".") + dtype_name(codes) : std::string();
+  }
   void add(const AttentionCase& c, const char* more = "") {
     cases.push_back(forward_case(c, kernel_ + more));
   }
@@ -134,13 +139,13 @@ class Joined {
         add(c, page == 9 && !c.v_dtype ? ".gather" : "");
       }
   }
-  void in_k(int dtype) {
+  void in_k(int dtype, int codes) {
     AttentionCase c;
-    c.note = "in_k", c.dtype = dtype, c.k_dtype = c.v_dtype = FOVEA_E4M3, c.shared = Shared::v_in_k;
+    c.note = "in_k", c.dtype = dtype, c.k_dtype = c.v_dtype = codes, c.shared = Shared::v_in_k;
     c.k_scales = c.v_scales = CodeScales::token_head;
     c.b = 2, c.s = 1, c.t = 200, c.h = 16, c.g = 1, c.d = 576, c.e = 512;
-    kernel_ =
-        std::string("sm90_wide.") + (dtype == FOVEA_F16 ? "f16" : "bf16") + ".d576.v_in_k.e4m3";
+    kernel_ = std::string("sm90_wide.") + (dtype == FOVEA_F16 ? "f16" : "bf16") + ".d576.v_in_k" +
+              named(codes);
     AttentionCase x = c;
     for (CodeScales scales : {CodeScales::none, CodeScales::head, CodeScales::token})
       for (int64_t page : {0, 1, 16, 64}) {
@@ -163,10 +168,11 @@ class Joined {
         add(x);
       }
     x = c, x.t = 333, x.s = 2;
-    for (Span span : {Span::left, Span::band}) {
-      x.span = span;
-      add(x);
-    }
+    for (Span span : {Span::left, Span::band})
+      for (int64_t h : {16, 7}) {
+        x.span = span, x.h = h;
+        add(x);
+      }
     x = c, x.where = Where::lengths, x.data = Data::nan_k;
     add(x);
     x = c, x.h = 20, x.g = 2;

@@ -39,6 +39,7 @@ struct SparseCase {
   int codes = 0;                 // k in this type, v in it or as q
   int axis = 0;                  // 1: keys that stand for 4 tokens; 2: a shift and a context
   bool v_in_k = false;           // v is the first columns of k
+  bool record = false;           // FP8-MLA's: v in e4m3 with scales, k as q, 656 bytes apart
   Lay lay = Lay::contiguous;
   bool listed() const { return keep || columns; }
   int64_t cost() const { return b * s * t * h * (d + e); }
@@ -64,7 +65,7 @@ std::string name_of(const SparseCase& c, bool backward) {
   flag(c.skipped, "skipped"), flag(c.o_f32, "o_f32"), flag(!c.lse, "no_lse");
   if (c.codes) name << "_" << dtype_name(c.codes);
   flag(c.axis == 1, "step"), flag(c.axis == 2, "shift"), flag(c.v_in_k, "v_in_k");
-  flag(c.spare, "spare"), flag(c.dlse, "dlse");
+  flag(c.record, "record"), flag(c.spare, "spare"), flag(c.dlse, "dlse");
   if (c.margin > 0) name << "_margin" << static_cast<int>(c.margin * 10);
   flag(c.low, "low");
   if (c.splits) name << "_splits" << c.splits;
@@ -198,6 +199,7 @@ class SparseBuild {
 
   void operands() {
     fill("q", p_.q, c_.dtype, {b, s, c_.h, c_.d}, 1, c_.softcap || c_.margin > 0 ? 3 : 1);
+    if (c_.record) return records();
     const double spread = c_.codes == FOVEA_I8 ? 40 : 1;
     const bool v_codes = c_.codes && c_.codes != FOVEA_E5M2;
     k_ = fill("k", p_.k, c_.codes ? c_.codes : c_.dtype, {cache_, slots_, c_.g, c_.d}, 2, spread);
@@ -213,15 +215,41 @@ class SparseBuild {
     if constexpr (kForward) {
       const int64_t groups = c_.d % 4 == 0 && c_.e % 4 == 0 ? 4 : 1;
       const auto scale = [&](const char* name, fovea_tensor& slot, uint64_t stream) {
-        const size_t field =
-            call_.add(name, slot, Role::in, FOVEA_F32, {cache_, slots_, c_.g, groups}, c_.lay);
-        const harness::Random random(data_ ^ stream << 40);
-        uint64_t n = 0;
-        call_.fill(field, [&](const int64_t*) { return (0.5 + random.uniform(n++)) / spread; });
-        scales_.push_back(field);
+        const Shape shape = {cache_, slots_, c_.g, c_.v_in_k ? 1 : groups};
+        const size_t field = call_.add(name, slot, Role::in, FOVEA_F32, shape, c_.lay);
+        fill_scale(field, stream, spread);
       };
       if (c_.codes) scale("k_scale", p_.k_scale, 1);
-      if (v_codes) scale("v_scale", p_.v_scale, 2);
+      if (c_.codes && c_.v_in_k)
+        call_.add_view("v_scale", p_.v_scale, Role::in, p_.k_scale, call_.field("k_scale"), 0);
+      else if (v_codes)
+        scale("v_scale", p_.v_scale, 2);
+    }
+  }
+  void fill_scale(size_t field, uint64_t stream, double spread) {
+    const harness::Random random(data_ ^ stream << 40);
+    uint64_t n = 0;
+    call_.fill(field, [&](const int64_t*) { return (0.5 + random.uniform(n++)) / spread; });
+    scales_.push_back(field);
+  }
+  void records() {
+    if constexpr (kForward) {
+      const auto in_records = [&](const char* name, fovea_tensor& slot, int dtype, int64_t width) {
+        const Shape shape = {cache_, slots_, c_.g, width};
+        fovea_tensor x =
+            fovea_contiguous(nullptr, static_cast<fovea_dtype>(dtype), 4, shape.data());
+        x.stride[1] = c_.g * 656 / oracle::bytes_of(dtype), x.stride[0] = slots_ * x.stride[1];
+        return call_.add_strided(name, slot, Role::in, x);
+      };
+      const auto fill_normal = [&](size_t field, uint64_t stream) {
+        const harness::Random random(data_ ^ stream << 32);
+        uint64_t n = 0;
+        call_.fill(field, [&](const int64_t*) { return random.normal(n++); });
+        return field;
+      };
+      k_ = fill_normal(in_records("k", p_.k, c_.dtype, c_.d), 2);
+      v_ = fill_normal(in_records("v", p_.v, FOVEA_E4M3, c_.e), 3);
+      fill_scale(in_records("v_scale", p_.v_scale, FOVEA_F32, 4), 2, 1);
     }
   }
 
@@ -488,6 +516,7 @@ class SparseCases {
     edges();
     kernels();
     wide();
+    wide_codes();
     skips();
     gradients();
     many_clusters();
@@ -692,6 +721,25 @@ class SparseCases {
         if (dtype == FOVEA_BF16) wide_edges(c, kernel);
       }
   }
+  // The same over FP8-MLA's records, and over codes of k whose first columns v is.
+  void wide_codes() {
+    for (int dtype : {FOVEA_BF16, FOVEA_F16})
+      for (int codes : {0, static_cast<int>(FOVEA_E4M3), static_cast<int>(FOVEA_I8)}) {
+        SparseCase c;
+        const bool record = !codes;
+        c.note = "wide", c.dtype = dtype, c.d = record ? 64 : 576, c.e = 512;
+        c.record = c.q_value = record, c.v_in_k = !record, c.codes = codes;
+        c.block_rows = c.block_keys = 1, c.b = c.g = c.x = 1, c.h = 16, c.s = 7, c.t = 300;
+        c.keep = 150, c.splits = 1, c.span = Span::causal;
+        const std::string kernel =
+            std::string("sm90_wide.") + (dtype == FOVEA_F16 ? "f16" : "bf16") + ".d576" +
+            (record ? ".q_value" : ".v_in_k") + (codes == FOVEA_I8 ? ".i8" : ".e4m3");
+        wide_places(c, kernel);
+        if (codes == FOVEA_I8) continue;
+        wide_heads(c, kernel);
+        if (dtype == FOVEA_BF16) wide_code_edges(c, kernel);
+      }
+  }
   // Where rows and keys lie, what rows see, lengths of lists about a tile of 64.
   void wide_places(const SparseCase& c, const std::string& kernel) {
     static constexpr int64_t keeps[] = {150, 64, 65, 1, 400, 193};
@@ -704,7 +752,8 @@ class SparseCases {
         x.where = where, x.span = span, x.keep = keeps[n % 6];
         x.page = where == Where::paged ? pages[n % 4] : 0, x.b = where == Where::batched ? 1 : 2;
         x.splits = n % 3 == 2 ? 2 : 1, x.counts = n % 4 != 1, x.sink_logit = n % 5 == 1;
-        x.o_f32 = n % 7 == 2, x.lse = n % 6 != 5, x.softcap = n % 3 == 1;
+        x.o_f32 = n % 7 == 2, x.lse = n % 6 != 5;
+        x.softcap = n % 3 == 1 && !c.record && !c.codes;
         x.axis = where != Where::paged && span == Span::causal ? 1 + n % 2 : 0;
         ++n;
         if (c.dtype == FOVEA_F16 && n % 3) continue;
@@ -749,6 +798,28 @@ class SparseCases {
     edge(
         [](SparseCase& x) { x.b = 140, x.s = 1, x.t = 10, x.where = Where::lengths, x.keep = 65; });
     edge([](SparseCase& x) { x.s = 90, x.b = 3, x.where = Where::varlen, x.spare = true; });
+  }
+  void wide_code_edges(const SparseCase& c, const std::string& kernel) {
+    for (int64_t h : {16, 64}) {
+      SparseCase of = c;
+      of.h = h;
+      code_edges(of, kernel);
+    }
+  }
+  void code_edges(const SparseCase& c, const std::string& kernel) {
+    const auto edge = [&](auto change, const char* more = "") {
+      SparseCase x = c;
+      change(x);
+      add(x, false, false, kernel + more);
+    };
+    edge([](SparseCase& x) { x.splits = 0, x.s = 1, x.keep = 2100, x.t = 2500; }, ".split");
+    edge([](SparseCase& x) { x.t = 5, x.keep = 700, x.counts = false; });
+    edge([](SparseCase& x) { x.t = 1, x.s = 2, x.span = Span::full; });
+    edge([](SparseCase& x) { x.s = 140, x.keep = 90; });
+    edge([](SparseCase& x) { x.s = 70, x.h = 128, x.keep = 70; });
+    edge([](SparseCase& x) { x.s = 90, x.b = 3, x.where = Where::varlen, x.spare = true; });
+    edge([](SparseCase& x) { x.d = x.record ? 40 : 544; });
+    if (c.codes) edge([](SparseCase& x) { x.d = 512, x.e = 264; });
   }
   // Without a list: tiles of 64 keys that groups of 64 rows skip (src/ops/sparse/skip.inc).
   void skips() {

@@ -1329,6 +1329,8 @@ def sparse_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
       wide heads there no codes; d of at most 576, e of at most 512, one of them above 256; lists of
                        single rows and single keys alone, in any order; 8 heads or more that share a
                        list and a key head
+      codes of these   e4m3 or i8, as attention_forward's there: FP8-MLA's records with q_value, or
+                       v the first columns of k; windows and positions of any kind; no softcap
 
     Example
       o = fovea.experimental.sparse_forward(q, k, v)

@@ -112,10 +112,10 @@ def attention_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=N
       wider heads      sm_90, one of d and e above 256, d up to 576 and e up to 512, or q_value with
                        d up to 64; no codes, bias, alibi, mask, query_position or key_position;
                        pages of any size.  v that is the first columns of k (MLA) is read once
-      e4m3 of these    e 512 with q_value, v e4m3, scales of 128, 256 or all its columns (FP8-MLA);
-                       or d from 512 on, k and v e4m3, v the first columns of k, one scale a row for
-                       both; no softcap, sink_keys, head_window, local_chunk, context_len, key_step
-                       or key_shift
+      codes of these   e4m3 or i8; e 512 with q_value, v of codes, scales of 128, 256 or all its
+                       columns (FP8-MLA); or d from 512 on, k and v of codes, v the first columns of
+                       k, one scale a row for both; no softcap, sink_keys, head_window, local_chunk,
+                       context_len, key_step or key_shift
 
     Example
       q = numpy.random.rand(2, 64, 8, 128).astype(numpy.float32)  # (b, s, h, d)

@@ -77,7 +77,9 @@ extern "C" {
  *                     rows or more of the heads that share a list; at most one split
  *    wide heads there no codes; d of at most 576, e of at most 512, one of them above 256; lists of
  *                     single rows and single keys alone, in any order; 8 heads or more that share a
- *                     list and a key head */
+ *                     list and a key head
+ *    codes of these   e4m3 or i8, as attention_forward's there: FP8-MLA's records with q_value, or
+ *                     v the first columns of k; windows and positions of any kind; no softcap */
 typedef struct fovea_x_sparse_forward_params {
   size_t struct_size;        /**< sizeof(fovea_x_sparse_forward_params) */
   fovea_tensor q;            /**< [in] (b, s, h, d) f32 f16 bf16 */

@@ -2,7 +2,7 @@
 // The sweep over wide keys on Hopper: o = softmax(scores(q k') + ...) v for 64 packed rows, k up to
 // 576 wide and v up to 512.  64 rows of o are half of the registers, so two warpgroups share them.
 //   A block is persistent.  A work item is as in attend_sm90.cuh.
-//   Producer: warpgroup 0 (feed_wide_sm90.cuh), and for codes warpgroup 3 (convert_wide_sm90.cuh).
+//   Producer: warpgroup 0 (feed_wide_sm90.cuh).
 //   Consumers: warpgroups 0 and 1 each own 256 columns of o.  They take key tiles in turn: the
 //   owner of a tile computes S and P of all 64 rows, and hands P to the other one.
 //   Mainloop of a warpgroup, for each tile i that it owns, from last to first:
@@ -10,8 +10,6 @@
 //     P of tile i is computed under O, and handed on
 //     O += P V of tile i, P in registers
 //   With values_first O += P V of tile i - 1 ends before S begins.
-//   Of codes it follows the first part of S.  V of tile i - 1 lies where tile i + 1 goes, and is
-//   released before the softmax.
 //
 //   The other warpgroup is half a step apart: its products run under this one's softmax.
 //   V rows past the sequence's last key are zeroed where the tensor goes on: 0 times NaN is NaN.
@@ -28,7 +26,6 @@
 // FlashMLA; FlashAttention-3 (2407.08608).
 #pragma once
 #include "cuda/block/softmax.cuh"
-#include "cuda/loop/convert_wide_sm90.cuh"
 #include "cuda/loop/feed_wide_sm90.cuh"
 #include "cuda/tile/mma_sm80.cuh"
 
@@ -166,7 +163,7 @@ class WideConsumer90 {
   }
   // Zeroes V past the last key, where the work item's first tile has such rows.
   __device__ __forceinline__ void zero_tail(const Item& item, const Place& tile) const {
-    if (Slot::kSingle || !__any_sync(~0u, item.work.zero_tail)) return;
+    if (Slot::kSingle || Shape::codes || !__any_sync(~0u, item.work.zero_tail)) return;
     const int from = max(item.work.tile.keys - item.work.key_tile(item.work.last) * BN, 0);
     for (uint32_t to = from * kPanelRowBytes + threadIdx.x % 128 * 16; to < Panel::bytes;
          to += 128 * 16)
@@ -213,37 +210,24 @@ class WideConsumer90 {
     sm90::named_barrier_arrive(kHandOn + group, 256);
   }
 
-  __device__ __forceinline__ void release_others(bool others) {
-    sm90::pin(o[0]);
-    if (others) shared.release_values(before, group);
-  }
   // P of tile i, which is this warpgroup's, and O += P V of the one before.  Before the first there
   // is none: its product is with keys, and is overwritten.
   __device__ __forceinline__ void weigh_tile(Item& item) {
     if constexpr (Shape::values_first) return weigh_behind(item);
     const bool first = item.i == 0;
-    constexpr int kBefore = Shape::v_in_k ? 1 : Shape::parts;
-    issue_scores(0, kBefore);
-    sm90::wait<kBefore>();  // for nothing: it tells the compiler that O is at rest
+    issue_scores(0, Shape::parts);
+    sm90::wait<Shape::parts>();  // for nothing: it tells the compiler that O is at rest
     sm90::pin(o[0]);
     take(item, !first);
     if (!first) shared.wait_values(before, group);
     if (item.i == 1) zero_tail(item, before);
     issue_others(first ? shared.keys(at.number, 0) : shared.values(before, group), item.i > 1);
-    if constexpr (Shape::v_in_k) {
-      issue_scores(1, Shape::parts);
-      sm90::wait<Shape::parts - 1>();
-      release_others(!first);
-      sm90::wait<0>();
-      retire_scores();
-      weigh(item);
-    } else {
-      sm90::wait<1>();
-      retire_scores();
-      weigh(item);
-      sm90::wait<0>();
-      release_others(!first);
-    }
+    sm90::wait<1>();
+    retire_scores();
+    weigh(item);
+    sm90::wait<0>();
+    sm90::pin(o[0]);
+    if (!first) shared.release_values(before, group);
     hand_on(item);
   }
   // The same, products one after the other: tile i - 1 is given back before S of tile i, whose keys
@@ -344,10 +328,6 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   if (warp < 4) {
     sm90::setmaxnreg_dec<Shape::producer_regs>();
     WideProducer90<Shape, Source, Mask>{{a, grid, maps, shared}}.run(warp, order, schedule);
-  } else if (Shape::codes && warp >= 12) {
-    sm90::setmaxnreg_dec<Shape::converter_regs>();
-    if constexpr (Shape::codes)
-      WideConverter90<Shape, Source, Mask>{{{a, grid, maps, shared}}, warp - 12}.run();
   } else {
     sm90::setmaxnreg_inc<Shape::consumer_regs>();
     using Consumer = WideConsumer90<Shape, Source, Score, Mask, Epilogue>;

@@ -6,7 +6,6 @@
 //   | 1    | nothing: it is the scheduler                                           |
 //   | 2, 3 | rows of Q, and keys of any other pages (gather), all by cp.async       |
 //
-// Codes of keys are brought by a warpgroup of their own (convert_wide_sm90.cuh).
 // Row loaders find each row where it lies, so a row tile may hold any 64 packed rows.
 #pragma once
 #include "cuda/loop/feed_sm90.cuh"
@@ -31,7 +30,7 @@ struct WideProducer90
       this->schedule_tiles(order, schedule);
     else if (warp != 0)
       RowLoader(*this, warp - 2).run();
-    else if (!Shape::codes)
+    else
       load_boxes();
   }
 
@@ -145,7 +144,7 @@ struct WideProducer90
     __device__ __forceinline__ void run() {
       all.each_item([&](const Slot& work, typename Shared::TileState) {
         copy_query(work);
-        if (!Shape::codes && all.maps.gather) {
+        if (all.maps.gather) {
           if (Shape::v_in_k || number == 0)
             copy_tiles<false>(work);
           else

@@ -21,27 +21,26 @@ namespace fovea::cuda {
 struct WideMaps {
   CUtensorMap k, v;
   PageCuts pages;
-  int32_t gather;       // rows of keys are copied one by one, by cp.async
-  int32_t scale_shift;  // of codes: a scale has 1 << scale_shift columns
+  int32_t gather;  // rows of keys are copied one by one, by cp.async
 };
 
-template <int Dtype_, int D_, bool VInK_, bool Codes_ = false>
+template <int Dtype_, int D_, bool VInK_>
 struct WideShape90 {
   static constexpr int Dtype = Dtype_, D = D_, E = 512, BM = 64, BN = 64;
-  static constexpr bool v_in_k = VInK_, codes = Codes_;
-  static constexpr int Groups = 2, threads = 128 * (Groups + 1 + codes);
+  static constexpr bool v_in_k = VInK_, codes = false;
+  static constexpr int Groups = 2, threads = 128 * (Groups + 1);
   static constexpr bool cuts_groups = true;  // a row tile holds any 64 packed rows
   static constexpr int producer_warps = 1;   // Producer90: of keys by TMA
   static constexpr int prefetch = 2;
-  static constexpr int producer_regs = codes ? 40 : 88, consumer_regs = codes ? 192 : 208,
-                       converter_regs = 88;
-  // Warps that read a slot beside the consumers: loaders, or of codes row loaders and converters;
-  // arrivals that fill Q.
-  static constexpr int readers = codes ? 2 + 4 : 3, q_arrivals = 2;
-  static constexpr int copy_arrivals = 0;  // that copies of a part of a key tile make, if relayed
+  static constexpr int producer_regs = 88, consumer_regs = 208;
+  // Warps that read a slot beside the consumers: loaders; arrivals that fill Q.
+  static constexpr int readers = 3, q_arrivals = 2;
+  // Those that copies of a part of a key tile make, if another warp tells consumers; those that
+  // tell them.
+  static constexpr int copy_arrivals = 0, full_arrivals = 1;
   static constexpr int absent_words = BN / 32;
   // The other's O += P V ends before S begins: where V is in K, the next tile waits for its place.
-  static constexpr bool values_first = v_in_k && !codes;
+  static constexpr bool values_first = v_in_k;
 
   using TileQ = Swizzled<BM, D>;
   using TileK = Swizzled<BN, D>;
@@ -52,7 +51,7 @@ struct WideShape90 {
   static constexpr int stored_units = key_stages * key_units;
   static constexpr int value_units = v_in_k ? 0 : key_units == 1 ? 3 : 2;
   static constexpr bool joins = v_in_k && tails;  // K may be (v, k)
-  static_assert(D % 64 == 0 && tails <= 1 && (!v_in_k || key_units == 2) && (joins || !codes));
+  static_assert(D % 64 == 0 && tails <= 1 && (!v_in_k || key_units == 2));
   static constexpr int q_bytes = TileQ::bytes;
   static constexpr int shared_bytes = 227 * 1024;
 };
@@ -68,8 +67,7 @@ struct WideLayout90 : sm90::SharedLayout {
       sums = of<float>(2 * 2 * Shape::BM), tile_pipe = pipeline(2), q_pipe = pipeline(1),
       key_full = barriers(2 * Shape::parts), key_empty = barriers(2 * Shape::parts),
       value_pipe = pipeline(value_units), prefetch = barriers(), confirmed = barriers(2),
-      copied = barriers(Shape::copy_arrivals ? 2 * Shape::parts + value_units : 0),
-      heads = of<const void*>(Shape::codes ? 4 * 3 : 0);
+      copied = barriers(Shape::copy_arrivals ? 2 * Shape::parts + value_units : 0);
 };
 
 // The block's shared memory.  Beside the barriers of Shared90 for work items:
@@ -183,9 +181,6 @@ struct WideShared90 {
     return reinterpret_cast<uint32_t*>(base + layout.absent) + number % 2 * Shape::absent_words;
   }
 
-  // Of codes: where k, v and v_scale begin for the work item of a converter warp.
-  __device__ uint32_t heads(int warp) const { return at + layout.heads + warp * 24; }
-
   __device__ TilePipe tile_pipe() const { return {at + layout.tile_pipe}; }
   __device__ QPipe q_pipe() const { return {at + layout.q_pipe}; }
   __device__ ValuePipe value_pipe() const { return {at + layout.value_pipe}; }
@@ -200,7 +195,7 @@ struct WideShared90 {
     for (TileState i; i.phase == 0; i.next()) sm90::barrier_init(tile_confirmed(i), 1);
     q_pipe().init(Shape::q_arrivals, kWarps * Shape::Groups);
     for (int i = 0; i < 2 * Shape::parts; ++i) {
-      sm90::barrier_init(at + layout.key_full + i * 8, Shape::codes ? kWarps : 1);
+      sm90::barrier_init(at + layout.key_full + i * 8, Shape::full_arrivals);
       sm90::barrier_init(at + layout.key_empty + i * 8, kWarps);
     }
     value_pipe().init(1, kWarps);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Instances of attention_forward for wide heads (wide.inc), which are compiled apart.
 #pragma once
-#include "cuda/loop/shared_wide_sm90.cuh"
+#include "cuda/loop/wide_codes_sm90.cuh"
 #include "ops/attention/forward.cuh"
 
 namespace fovea::cuda {
@@ -11,6 +11,7 @@ struct WideWork90 {
   TileOrder order;
   DynamicSchedule schedule;
   WideMaps maps;
+  CodeColumns columns;  // of codes
   Partials parts;
 };
 

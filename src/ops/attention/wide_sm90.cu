@@ -8,6 +8,7 @@
 #include "core/reasons.h"
 #include "cuda/launch.h"
 #include "cuda/loop/hopper.h"
+#include "cuda/loop/wide_codes.h"
 #include "ops/attention/kernels.h"
 #include "ops/attention/wide.cuh"
 
@@ -64,55 +65,11 @@ bool gathers(const Attend& a) {
                   a.sequences.key_first);
 }
 
-// A scale of v has 1 << scale_shift columns; -1: another number.
-int scale_shift(const Attend& a) {
-  const int64_t columns = a.e / std::max<int64_t>(a.groups, 1);
-  if (a.groups <= 1) return 31;
-  return columns == 128 ? 7 : columns == 256 ? 8 : -1;
-}
-
-bool fits_int(const View<4>& x) {
-  return x.stride[0] <= INT_MAX && x.stride[1] <= INT_MAX && x.stride[3] <= kIndexMax / kValues;
-}
-
-// v is the first columns of k, and counts as k does.
-bool codes_in_k(const Attend& a) {
-  if (a.k_dtype != a.v_dtype || !v_in_k(a) || a.k_scale.data != a.v_scale.data) return false;
-  for (int i = 0; i < 4; ++i)
-    if (a.k_scale.stride[i] != a.v_scale.stride[i]) return false;
-  return a.groups <= 1;
-}
-
-Text codes_refuse(const Attend& a) {
-  if (a.v_dtype != FOVEA_E4M3)
-    return Text("v.dtype is ") + dtype_name(a.v_dtype) + ", wanted e4m3 or that of q";
-  if (!a.q_value && !codes_in_k(a))
-    return "codes with neither q_value nor v as the first columns of k, one scale a row for both";
-  if (a.q_value && a.e != kValues) return reason("e", a.e, Text::number(kValues) + " of codes");
-  if (!a.q_value && (a.d < kValues || a.d % kPiece))
-    return reason("d", a.d, "a multiple of 16 from 512 on, of codes");
-  if (scale_shift(a) < 0) return reason("columns of a scale of v", a.e / a.groups, "128, 256 or e");
-  if (!fits_int(a.k) || !fits_int(a.v) || !fits_int(a.v_scale))
-    return "strides of k, v or v_scale past 2^31, or of the columns of v_scale past 2^21";
-  Attend plain = a;
-  plain.q_value = {};
-  const char* field = plain.not_plain();
+// Of codes what a row sees is the keys of one window.
+Text coded_refuse(const Attend& a) {
+  if (Text why = codes_refuse(a); !why.empty()) return why;
+  const char* field = uncoded(a).not_plain();
   return field ? reason_given(field) : Text();
-}
-
-// With q_value.
-Text joined_refuses(const Attend& a) {
-  if (Text why = refuse_width("d with q_value", a.d, 8, kColumns); !why.empty()) return why;
-  const int64_t rows[3] = {a.b, a.s, a.h};
-  return in_pieces(a.q_value, rows, 8) ? Text() : reason_rows("q_value");
-}
-
-// The call as one without codes and q_value.
-Attend uncoded(Attend a) {
-  a.v_dtype = a.dtype;
-  if (!a.q_value) a.k_dtype = a.dtype;
-  a.q_value = {};
-  return a;
 }
 
 Text refuses(const Context& ctx, const Attend& given) {
@@ -125,7 +82,7 @@ Text refuses(const Context& ctx, const Attend& given) {
            ", wanted one above " + Text::number(kNarrow) + ", or q_value";
   }
   if (given.codes())
-    if (Text why = codes_refuse(given); !why.empty()) return why;
+    if (Text why = coded_refuse(given); !why.empty()) return why;
   if (a.d > kWidest) return reason("d", a.d, "at most " + Text::number(kWidest));
   if (a.e > kValues) return reason("e", a.e, "at most " + Text::number(kValues));
   if (const char* field = a.without_spans().not_plain()) return reason_given(field);
@@ -190,7 +147,6 @@ Text arrange(const Context& ctx, const Attend& a, WideWork90& work) {
 Text map_keys(const Attend& a, WideMaps& maps) {
   maps.gather = gathers(a);
   maps.pages = {kKeys, 1, 1, 0, 0};
-  maps.scale_shift = scale_shift(a);
   if (maps.gather) return "";
   const Stored stored(a);
   const int64_t page = a.sequences.page;
@@ -212,12 +168,14 @@ Text offer(const Context& ctx, const Attend& a, Plan& plan) {
   WideWork90 work{};
   if (Text why = arrange(ctx, a, work); !why.empty()) return why;
   if (Text why = map_keys(a, work.maps); !why.empty()) return why;
+  work.columns = {code_shift(a)};
   const WideConfig90& config = instance->config;
   plan.kernel += Text(".") + dtype_name(a.dtype) + ".d" + Text::number(config.d) +
                  (a.q_value       ? ".q_value"
                   : config.v_in_k ? ".v_in_k"
                                   : "") +
-                 (config.codes ? ".e4m3" : "") + (config.span ? ".span" : "") +
+                 (config.codes ? Text(".") + dtype_name(a.v_dtype) : Text()) +
+                 (config.span ? ".span" : "") +
                  (work.maps.gather && !config.codes ? ".gather" : "");
   PartialSlots slots;
   if (work.order.splits > 1) slots = PartialSlots(plan.workspace, a, work.order.splits);

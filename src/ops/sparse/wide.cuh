@@ -3,6 +3,7 @@
 #pragma once
 #include "cuda/block/schedule.cuh"
 #include "cuda/loop/combine.cuh"
+#include "cuda/loop/wide_codes_sm90.cuh"
 #include "cuda/loop/wide_list_sm90.cuh"
 
 namespace fovea::cuda {
@@ -11,13 +12,14 @@ struct WideListWork90 {
   AttendGrid grid;
   TileOrder order;
   DynamicSchedule schedule;
+  CodeColumns columns;  // of codes
   Partials parts;
 };
 
 // A row of wide.inc.
 struct WideListConfig90 {
   int dtype, d;
-  bool v_in_k, softcap;
+  bool v_in_k, softcap, codes;
 };
 
 struct WideListInstance90 {

@@ -9,6 +9,7 @@
 #include "core/reasons.h"
 #include "cuda/launch.h"
 #include "cuda/loop/hopper.h"
+#include "cuda/loop/wide_codes.h"
 #include "ops/sparse/kernels.h"
 #include "ops/sparse/wide.cuh"
 
@@ -21,6 +22,7 @@ constexpr char kOp[] = "x_sparse_forward";
 constexpr int64_t kRows = 64, kKeys = 64, kNarrow = 256, kValues = 512, kWidest = 576;
 // Of a row tile; fewer rows leave most of it empty.
 constexpr int64_t kLeastHeads = 8;
+constexpr int kPiece = 16;  // codes of a copy
 
 // Every row of wide.inc in this build.
 const std::vector<WideListInstance90>& instances() {
@@ -36,6 +38,8 @@ const WideListInstance90* find(const Attend& a) {
   const bool shared = v_in_k(a), softcap = a.score.softcap > 0;
   for (const WideListInstance90& row : instances()) {
     const WideListConfig90& c = row.config;
+    if (c.codes != a.codes()) continue;
+    if (c.codes && c.dtype == a.dtype) return &row;
     if (c.dtype == a.dtype && a.d <= c.d && c.v_in_k == shared && c.softcap == softcap) return &row;
   }
   return nullptr;
@@ -67,12 +71,22 @@ Text refuses_list(const SparseAttend& call) {
   return "";
 }
 
+// Of codes.
+Text coded_refuse(const Attend& a) {
+  if (Text why = codes_refuse(a); !why.empty()) return why;
+  if (a.score.softcap != 0) return reason_given("softcap");
+  return a.q_value ? joined_refuses(a) : Text();
+}
+
 Text refuses(const Context& ctx, const SparseAttend& call) {
-  const Attend& a = call.attend;
+  const Attend &given = call.attend, a = given.codes() ? uncoded(given) : given;
   if (Text why = hopper_refuses(ctx, a); !why.empty()) return why;
-  if (a.d <= kNarrow && a.e <= kNarrow)
+  if (given.codes()) {
+    if (Text why = coded_refuse(given); !why.empty()) return why;
+  } else if (a.d <= kNarrow && a.e <= kNarrow) {
     return Text("d is ") + Text::number(a.d) + " and e is " + Text::number(a.e) +
            ", wanted one above " + Text::number(kNarrow);
+  }
   if (a.d > kWidest) return reason("d", a.d, "at most " + Text::number(kWidest));
   if (a.e > kValues) return reason("e", a.e, "at most " + Text::number(kValues));
   if (Text why = refuses_list(call); !why.empty()) return why;
@@ -91,8 +105,8 @@ Text refuses(const Context& ctx, const SparseAttend& call) {
   if (!in_pieces(a.q, rows, 8)) return reason_rows("q");
   if (!in_pieces(a.o, rows, a.o_dtype == FOVEA_F32 ? 4 : 8)) return reason_rows("o");
   const int64_t keys[3] = {s.page ? s.pool : s.caches, s.page ? s.page : a.t, a.g};
-  if (!in_pieces(a.k, keys, 8)) return reason_rows("k");
-  if (!in_pieces(a.v, keys, 8)) return reason_rows("v");
+  if (!in_pieces(a.k, keys, given.k_dtype == a.dtype ? 8 : kPiece)) return reason_rows("k");
+  if (!in_pieces(a.v, keys, given.v_dtype == a.dtype ? 8 : kPiece)) return reason_rows("v");
   return "";
 }
 
@@ -109,7 +123,8 @@ Text arrange(const Context& ctx, const SparseAttend& call, const Heads& heads,
   if (items * splits > INT_MAX) return "more than 2^31 work items";
   work.grid = {row_tiles, each, static_cast<int32_t>(splits), static_cast<int32_t>(heads.all),
                false};
-  const int64_t bytes = a.sequences.key_max * (v_in_k(a) ? a.d : a.d + a.e) * 2;
+  const int64_t values = !a.q_value && v_in_k(a) ? 0 : a.e * dtype_bytes(a.v_dtype),
+                bytes = a.sequences.key_max * (a.d * dtype_bytes(a.k_dtype) + values);
   work.order = {static_cast<int32_t>(row_tiles),
                 static_cast<int32_t>(a.sequences.count * each),
                 static_cast<int32_t>(splits),
@@ -117,6 +132,7 @@ Text arrange(const Context& ctx, const SparseAttend& call, const Heads& heads,
                 0,
                 false};
   work.schedule.items = static_cast<int32_t>(work.order.items());
+  work.columns = {code_shift(a)};
   return "";
 }
 
@@ -131,8 +147,11 @@ Text offer(const Context& ctx, const SparseAttend& call, Plan& plan) {
   const int splits = work.order.splits;
   const WideListConfig90& config = instance->config;
   plan.kernel += Text(".") + dtype_name(a.dtype) + ".d" + Text::number(config.d) +
-                 (config.v_in_k ? ".v_in_k" : "") + (config.softcap ? ".softcap" : "") +
-                 (splits > 1 ? ".split" : "");
+                 (a.q_value       ? ".q_value"
+                  : config.v_in_k ? ".v_in_k"
+                                  : "") +
+                 (config.codes ? Text(".") + dtype_name(a.v_dtype) : Text()) +
+                 (config.softcap ? ".softcap" : "") + (splits > 1 ? ".split" : "");
   PartialSlots slots;
   if (splits > 1) slots = PartialSlots(plan.workspace, a, splits);
   const KeyListAttend lists{a, {call.list, static_cast<int32_t>(heads.tile)}};

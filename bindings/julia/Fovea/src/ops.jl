@@ -21,10 +21,10 @@ CUDA.  Tensor cores ask for more:
       wider heads      sm_90, one of d and e above 256, d up to 576 and e up to 512, or q_value with
                        d up to 64; no codes, bias, alibi, mask, query_position or key_position;
                        pages of any size.  v that is the first columns of k (MLA) is read once
-      e4m3 of these    e 512 with q_value, v e4m3, scales of 128, 256 or all its columns (FP8-MLA);
-                       or d from 512 on, k and v e4m3, v the first columns of k, one scale a row for
-                       both; no softcap, sink_keys, head_window, local_chunk, context_len, key_step
-                       or key_shift
+      codes of these   e4m3 or i8; e 512 with q_value, v of codes, scales of 128, 256 or all its
+                       columns (FP8-MLA); or d from 512 on, k and v of codes, v the first columns of
+                       k, one scale a row for both; no softcap, sink_keys, head_window, local_chunk,
+                       context_len, key_step or key_shift
 
 Sizes are Julia's, fastest first.
 - `q`: (d, h, s, b) f32 f16 bf16
@@ -2540,6 +2540,8 @@ CUDA.  Without a field of this header the limits are `attention_forward`'s.  Ten
       wide heads there no codes; d of at most 576, e of at most 512, one of them above 256; lists of
                        single rows and single keys alone, in any order; 8 heads or more that share a
                        list and a key head
+      codes of these   e4m3 or i8, as attention_forward's there: FP8-MLA's records with q_value, or
+                       v the first columns of k; windows and positions of any kind; no softcap
 
 Sizes are Julia's, fastest first.
 - `q`: (d, h, s, b) f32 f16 bf16
