@@ -7,8 +7,10 @@
 // gradients is that of backward_chain_sm90.cuh, except that warpgroup 2 makes B' dO and A' dO.
 //
 //   | barrier    | who arrives           | who waits       | what it guards                 |
-//   | keys full  | producer, TMA         | gradient        | T, G, A~, B-, K- of a chunk    |
+//   | keys full  | producer, TMA         | gradient        | T, G, A~ of a chunk            |
 //   | keys empty | warps of the gradient | producer        | the same, to be written        |
+//   | ends full  | producer, TMA         | gradient        | B-, K- of a chunk              |
+//   | ends empty | warps of the gradient | producer        | the same, to be written        |
 //   | q full     | producer, TMA         | both            | B, A, Q~, dO of a chunk        |
 //   | q empty    | warps of both         | producer        | the same, to be written        |
 //   | x full     | warps of warpgroup 2  | gradient        | B' dO and A' dO of a chunk     |
@@ -36,6 +38,7 @@ struct DeltaLowReverseShape90 {
   static constexpr int key_bytes = delta_low_bytes(D), at_mixed = kDeltaKeysAt;
   static constexpr int at_answer = kDeltaLowKeysAt, at_update = at_answer + TileQ::bytes;
   static constexpr int at_values = at_update + TileQ::bytes;
+  static_assert(at_values + TileQ::bytes == key_bytes);
   static constexpr int at_value_score = kDeltaScoreStride, at_query = kDeltaLowQueryAt;
   static constexpr int at_dout = delta_low_query_bytes(D), query_bytes = at_dout + TileV::bytes;
 };
@@ -49,6 +52,7 @@ struct DeltaLowReverseShared90 : sm90::SharedLayout {
   int dy = tiles(Shape::TileV::bytes);
   int x = tiles(2 * kChainTokens * kChainColumns * 4);
   int key_pipe = this->pipeline(Shape::Stages);
+  int end_pipe = this->pipeline(Shape::Stages);
   int q_pipe = this->pipeline(Shape::QStages);
   int x_pipe = this->pipeline(1);
   int w_pipe = this->pipeline(1);
@@ -76,6 +80,7 @@ class DeltaLowReverse90 {
         base_(raw + (-shared_address(raw) & 1023)),
         at_(shared_address(base_)),
         keys_{at_ + kShared.key_pipe},
+        ends_{at_ + kShared.end_pipe},
         queries_{at_ + kShared.q_pipe},
         x_{at_ + kShared.x_pipe},
         slopes_{at_ + kShared.w_pipe},
@@ -91,7 +96,8 @@ class DeltaLowReverse90 {
 
   __device__ void init() const {
     if (threadIdx.x == 0) {
-      keys_.init(1, 4), queries_.init(1, 8), x_.init(4, 4), slopes_.init(4, 1), values_.init(4, 1);
+      keys_.init(1, 4), ends_.init(1, 4), queries_.init(1, 8), x_.init(4, 4), slopes_.init(4, 1),
+          values_.init(4, 1);
       sm90::barrier_init(at_ + kShared.tail, 1);
       sm90::barrier_init_done();
     }
@@ -109,12 +115,6 @@ class DeltaLowReverse90 {
       const int last = static_cast<int>(min(int64_t{kChainTokens}, run_.count - first(c)));
       const int from = static_cast<int>(clamp_i64(run_.from - first(c), 0, last));
       const int64_t at = (slot_ + c) * a_.heads + head_;
-      keys_.acquire(key);
-      if (lane == 0) {
-        sm90::barrier_expect(keys_.full(key), Shape::key_bytes);
-        sm90::tma_load(key_tile(key), w_.forward.inverses + at * Shape::key_bytes, Shape::key_bytes,
-                       keys_.full(key));
-      }
       queries_.acquire(query);
       const uint32_t q = q_tile(query);
       const bool partial = from > 0 || last < kChainTokens;
@@ -126,13 +126,16 @@ class DeltaLowReverse90 {
                            static_cast<int>(head_), static_cast<int>(run_.batch));
       }
       __syncwarp();
-      if (!partial) continue;
-      sm90::barrier_wait(full, tail);
-      tail ^= 1;
-      zero_rows(q + Shape::at_dout, 0, from), zero_rows(q + Shape::at_dout, last, kChainTokens);
-      sm90::fence_shared();
-      __syncwarp();
-      if (lane == 0) sm90::barrier_arrive(queries_.full(query));
+      if (partial) {
+        sm90::barrier_wait(full, tail);
+        tail ^= 1;
+        zero_rows(q + Shape::at_dout, 0, from), zero_rows(q + Shape::at_dout, last, kChainTokens);
+        sm90::fence_shared();
+        __syncwarp();
+        if (lane == 0) sm90::barrier_arrive(queries_.full(query));
+      }
+      load_keys(ends_, key, at, Shape::at_update, Shape::key_bytes);
+      load_keys(keys_, key, at, 0, Shape::at_update);
     }
   }
 
@@ -148,6 +151,8 @@ class DeltaLowReverse90 {
       if (lane == 0) {
         sm90::tma_store(w_.slopes + at * TileH::bytes, at_ + kShared.w, TileH::bytes);
         sm90::tma_store_commit();
+        sm90::tma_store_wait_read<0>();
+        sm90::barrier_arrive(slopes_.empty(slot));
       }
       values_.wait(slot);
       if (lane == 0) {
@@ -168,7 +173,7 @@ class DeltaLowReverse90 {
       __syncwarp();
       if (lane == 0) {
         sm90::tma_store_wait_read<0>();
-        sm90::barrier_arrive(slopes_.empty(slot)), sm90::barrier_arrive(values_.empty(slot));
+        sm90::barrier_arrive(values_.empty(slot));
       }
     }
     if (lane == 0) sm90::tma_store_wait<0>();
@@ -265,6 +270,15 @@ class DeltaLowReverse90 {
   __device__ uint32_t q_tile(const QueryState& at) const {
     return at_ + kShared.q + at.stage * Shape::query_bytes;
   }
+  // Bytes [begin, end) of the tiles of a chunk and head, by the producer.
+  __device__ void load_keys(const typename Shape::Keys& pipe, const KeyState& key, int64_t chunk,
+                            int begin, int end) const {
+    pipe.acquire(key);
+    if (threadIdx.x % 32) return;
+    pipe.expect(key, end - begin);
+    sm90::tma_load(key_tile(key) + begin, w_.forward.inverses + chunk * Shape::key_bytes + begin,
+                   end - begin, pipe.full(key));
+  }
   // Rows [begin, end) of dO, by a warp.
   __device__ static void zero_rows(uint32_t tile, int begin, int end) {
     for (int i = begin * kPanelChunks + static_cast<int>(threadIdx.x % 32); i < end * kPanelChunks;
@@ -289,7 +303,7 @@ class DeltaLowReverse90 {
     {
       uint32_t w[D / 16][4];
       pack_rows<Dtype>(w, state.x, none);
-      keys_.wait(key);
+      ends_.wait(key);
       sm90::fence();
       sm90::product_rows<Dtype, TileQ>(y, w, sm90::descriptor(k + Shape::at_update));
       sm90::product_rows<Dtype, TileQ>(z, w, sm90::descriptor(k + Shape::at_values));
@@ -298,8 +312,10 @@ class DeltaLowReverse90 {
       publish<Dtype, TileH>(at_ + kShared.w, nullptr, w, none);
       sm90::barrier_arrive_warp(slopes_.full(one));
       x_.wait(one);
+      keys_.wait(key);
       sm90::wait<0>();
       sm90::pin(y), sm90::pin(z);
+      ends_.release(key);
     }
     const float4* x = reinterpret_cast<const float4*>(base_ + kShared.x) + threadIdx.x % 128;
 #pragma unroll
@@ -350,7 +366,7 @@ class DeltaLowReverse90 {
   const Recur& a_;
   unsigned char* base_;
   uint32_t at_;
-  typename Shape::Keys keys_;
+  typename Shape::Keys keys_, ends_;  // ends: B-, K-, the first that a chunk has no use for
   typename Shape::Queries queries_;
   typename Shape::One x_, slopes_, values_;
   RunTokens run_;
