@@ -35,8 +35,7 @@
 //   | tail       | producer, TMA         | producer        | tiles with rows to be zeroed |
 //   | 1          | warpgroup 2           | warpgroup 2     | dO, to be scaled             |
 #pragma once
-#include "ops/delta/backward.cuh"
-#include "ops/delta/forward_sm90.cuh"
+#include "ops/delta/backward_reverse_sm90.cuh"
 
 namespace fovea::cuda {
 
@@ -143,58 +142,23 @@ struct DeltaReverseShared90 : sm90::SharedLayout {
   int tail = barriers();
 };
 
-// A packed operand of f32 sums in two parts of 16 bits, the second what the first leaves.
-template <int Dtype, int N>
-__device__ __forceinline__ void pack_parts(uint32_t (&high)[N / 2][4], uint32_t (&low)[N / 2][4],
-                                           const float (&x)[N][4]) {
-  static_assert(Dtype == FOVEA_BF16);
-#pragma unroll
-  for (int k = 0; k < N / 2; ++k)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float first = x[2 * k + i / 2][i % 2 * 2], second = x[2 * k + i / 2][i % 2 * 2 + 1];
-      const uint32_t two = pack<Dtype>(first, second);
-      high[k][i] = two;
-      low[k][i] = pack<Dtype>(first - float_of(two << 16), second - float_of(two & 0xffff0000u));
-    }
-}
-
 template <class Shape>
-class DeltaReverse90 {
-  static constexpr int Dtype = Shape::Dtype, D = Shape::D, kSums = kChainColumns / 8;
-  using TileQ = typename Shape::TileQ;
-  using TileV = typename Shape::TileV;
-  using TileT = typename Shape::TileT;
-  using TileH = typename Shape::TileH;
-  using KeyState = typename Shape::Keys::State;
-  using QueryState = typename Shape::Queries::State;
-  using OneState = typename Shape::One::State;
-  static constexpr DeltaReverseShared90<Shape> kShared = DeltaReverseShared90<Shape>();
+class DeltaReverse90 : public DeltaReverseChain90<Shape, DeltaReverseShared90<Shape>> {
+  using Base = DeltaReverseChain90<Shape, DeltaReverseShared90<Shape>>;
+  using Base::column_, Base::head_, Base::slot_, Base::chunks_, Base::first, Base::q_tile;
+  using Base::Dtype, Base::D, Base::kSums, Base::kShared, Base::w_, Base::a_, Base::base_,
+      Base::at_;
+  using Base::key_tile;
+  using Base::keys_, Base::queries_, Base::x_, Base::slopes_, Base::values_, Base::run_;
+  using typename Base::KeyState, typename Base::QueryState, typename Base::OneState;
+  using typename Base::TileH, typename Base::TileQ, typename Base::TileV;
 
  public:
-  static constexpr int shared_bytes = kShared.bytes + 1024;  // the base is aligned
-
   __device__ DeltaReverse90(const DeltaBackwardWork90& work, unsigned char* raw, uint32_t block)
-      : w_(work),
-        a_(work.b.forward),
-        base_(raw + (-shared_address(raw) & 1023)),
-        at_(shared_address(base_)),
-        keys_{at_ + kShared.key_pipe},
-        queries_{at_ + kShared.q_pipe},
+      : Base(work, raw, block),
         scaled_{at_ + kShared.scaled_pipe},
-        x_{at_ + kShared.x_pipe},
         v_{at_ + kShared.v_pipe},
-        slopes_{at_ + kShared.w_pipe},
-        values_{at_ + kShared.dv_pipe} {
-    const auto tiles = static_cast<uint32_t>(w_.forward.tiles);
-    const auto heads = static_cast<uint32_t>(a_.heads);
-    column_ = int64_t{block % tiles} * kChainColumns, block /= tiles;
-    head_ = block % heads;
-    run_ = a_.run[block / heads];
-    slot_ = w_.forward.slot(run_.sequence, run_.begin);
-    outputs_ = w_.forward.outputs;
-    chunks_ = static_cast<int>((run_.count + kChainTokens - 1) / kChainTokens);
-  }
+        outputs_(w_.forward.outputs) {}
 
   __device__ void init() const {
     if (threadIdx.x == 0) {
@@ -231,7 +195,8 @@ class DeltaReverse90 {
                            Shape::key_loaded - Shape::at_inverse, barrier);
           },
           [&] {
-            if constexpr (!Shape::Keyed) zero_rows<TileQ>(key_tile(key), last, kChainTokens);
+            if constexpr (!Shape::Keyed)
+              Base::template zero_rows<TileQ>(key_tile(key), last, kChainTokens);
           });
       for (int j = 0; j < outputs_; ++j, query.next()) {
         const int head = static_cast<int>(head_) * outputs_ + j;
@@ -251,9 +216,9 @@ class DeltaReverse90 {
                              Shape::Keyed ? Shape::query_stride : kDeltaScoreBytes, barrier);
             },
             [&] {
-              if constexpr (!Shape::Keyed) zero_rows<TileQ>(q, last, kChainTokens);
-              zero_rows<TileV>(q + Shape::at_dout, 0, from);
-              zero_rows<TileV>(q + Shape::at_dout, last, kChainTokens);
+              if constexpr (!Shape::Keyed) Base::template zero_rows<TileQ>(q, last, kChainTokens);
+              Base::template zero_rows<TileV>(q + Shape::at_dout, 0, from);
+              Base::template zero_rows<TileV>(q + Shape::at_dout, last, kChainTokens);
             });
       }
     }
@@ -261,55 +226,22 @@ class DeltaReverse90 {
 
   // Warp 1.
   __device__ void store_parts() const {
-    const int lane = threadIdx.x % 32;
     constexpr int kSpan = Shape::Span;
     const int64_t spans = w_.forward.slot<kSpan>(run_.sequence, run_.begin);
     OneState slot;
     for (int c = chunks_ - 1; c >= 0; --c, slot.next()) {
-      const int64_t left = run_.count - first(c);
-      slopes_.wait(slot);
-      if (lane == 0) {
-        if (c % kSpan == kSpan - 1 || c == chunks_ - 1) {
-          const int64_t at =
-              ((spans + c / kSpan) * a_.heads + head_) * w_.forward.tiles + column_ / kChainColumns;
-          sm90::tma_store(w_.slopes + at * TileH::bytes, at_ + kShared.w, TileH::bytes);
-          sm90::tma_store_commit();
-          sm90::tma_store_wait_read<0>();
-        }
-        sm90::barrier_arrive(slopes_.empty(slot));
-      }
+      Base::store_slope(slot, spans + c / kSpan, c % kSpan == kSpan - 1 || c == chunks_ - 1);
       values_.wait(slot);
       if (w_.betas) store_dots(c);
-      if (left >= kChainTokens) {
-        if (lane == 0) {
-          sm90::tma_store_box(w_.dv_map, at_ + kShared.dv, static_cast<int>(column_),
-                              static_cast<int>(run_.begin + first(c)), static_cast<int>(head_),
-                              static_cast<int>(run_.batch));
-          sm90::tma_store_commit();
-        }
-      } else {
-        for (int i = lane; i < left * kPanelChunks; i += 32) {
-          const int row = i / kPanelChunks, chunk = i % kPanelChunks;
-          const int64_t to = w_.dv.offset(run_.batch, run_.begin + first(c) + row, head_,
-                                          column_ + chunk * kChunk);
-          *reinterpret_cast<uint4*>(w_.dv.view.template as<uint16_t>() + to) =
-              *reinterpret_cast<const uint4*>(base_ + kShared.dv + TileV::at(row, chunk));
-        }
-      }
-      __syncwarp();
-      if (lane == 0) {
-        sm90::tma_store_wait_read<0>();
-        sm90::barrier_arrive(values_.empty(slot));
-      }
+      Base::store_values(slot, c);
     }
-    if (lane == 0) sm90::tma_store_wait<0>();
+    if (threadIdx.x % 32 == 0) sm90::tma_store_wait<0>();
   }
 
   // Warpgroup 1.
   __device__ void move_gradient() const {
     ChainState<D> state;
-    state.load({w_.b.dstate_out, FOVEA_F32}, w_.b.dstate_out ? run_.sequence : -1, head_, column_);
-    multiply(state.x, 1 / a_.scale);
+    Base::begin_gradient(state);
     KeyState key;
     QueryState query;
     OneState one;
@@ -346,8 +278,7 @@ class DeltaReverse90 {
       keys_.release(key), key.next();
       if constexpr (!Shape::Keyed) state.advance(all, sum);
     }
-    multiply(state.x, a_.scale);
-    if (w_.b.dstate_in) state.store({w_.b.dstate_in, FOVEA_F32}, run_.sequence, head_, column_);
+    Base::end_gradient(state);
   }
 
   // Warpgroup 2.
@@ -395,16 +326,6 @@ class DeltaReverse90 {
   }
 
  private:
-  __device__ static int64_t first(int chunk) {
-    return int64_t{chunk} * kChainTokens;
-  }
-  __device__ uint32_t key_tile(const KeyState& at) const {
-    return at_ + kShared.keys + at.stage * Shape::key_bytes;
-  }
-  __device__ uint32_t q_tile(const QueryState& at) const {
-    return at_ + kShared.q + at.stage * Shape::query_bytes;
-  }
-
   // A stage of the producer; with rows to be zeroed `clean` does so once it is there.
   template <class Load, class Clean>
   __device__ void load(uint32_t full, bool partial, uint32_t& tail, Load load, Clean clean) const {
@@ -419,20 +340,6 @@ class DeltaReverse90 {
     sm90::fence_shared();
     __syncwarp();
     if (lane == 0) sm90::barrier_arrive(full);
-  }
-  // Rows [begin, end) of a tile, by a warp.
-  template <class Tile>
-  __device__ static void zero_rows(uint32_t tile, int begin, int end) {
-    constexpr int kChunks = Tile::panels * kPanelChunks;
-    for (int i = begin * kChunks + static_cast<int>(threadIdx.x % 32); i < end * kChunks; i += 32)
-      sm90::store_zeros(tile + Tile::at(i / kChunks, i % kChunks));
-  }
-  template <int N>
-  __device__ static void multiply(float (&x)[N][4], float by) {
-#pragma unroll
-    for (int j = 0; j < N; ++j)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) x[j][i] *= by;
   }
   __device__ static bool has_zero(const DeltaVectors& by) {
     return by.zero[0] || by.zero[1];
@@ -521,38 +428,14 @@ class DeltaReverse90 {
   // Publishes dV and dV . v.
   __device__ __forceinline__ void give_values(const float (&own)[kSums][4], int c,
                                               const OneState& one) const {
-    const int lane = threadIdx.x % 32;
-    const int chunk = threadIdx.x % 128 / 32 * 2 + inner_chunk(lane);
     values_.acquire(one);
-#pragma unroll
-    for (int n = 0; n < kChainTokens / 16; ++n) {
-      uint32_t packed[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        packed[i] = pack<Dtype>(own[2 * n + i / 2][i % 2 * 2], own[2 * n + i / 2][i % 2 * 2 + 1]);
-      sm90::store_matrices_transposed(at_ + kShared.dv + TileV::at(16 * n + inner_row(lane), chunk),
-                                      packed);
-    }
+    Base::publish_rows(kShared.dv, own);
     sm90::fence_shared();
-    if (w_.b.terms.dv) keep_values(own, c);
+    if (w_.b.terms.dv) Base::keep_values(own, c);
     if (w_.betas) dot_values(own, one);
     __syncwarp();
     sm90::barrier_arrive_warp(values_.full(one));
   }
-  // As terms, for heads that share a head of v.
-  __device__ void keep_values(const float (&dv)[kSums][4], int c) const {
-    const int row = ChainState<D>::row(), pair = threadIdx.x % 4 * 2;
-#pragma unroll
-    for (int j = 0; j < kSums; ++j)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int64_t t = first(c) + 8 * j + pair + i % 2;
-        if (t >= run_.count) continue;
-        const int64_t at = (run_.batch * a_.t + run_.begin + t) * a_.heads + head_;
-        w_.b.terms.dv[at * a_.e + column_ + row + i / 2 * 8] = dv[j][i];
-      }
-  }
-
   // Of V of a chunk: pieces of 8 value columns, tokens thread / 8 and every 16th after it.
   //   from: that piece of the sequence's first chunk.
   __device__ __forceinline__ void load_values(int c, const uint16_t* from, uint4 (&v)[4]) const {
@@ -643,16 +526,9 @@ class DeltaReverse90 {
     }
   }
 
-  const DeltaBackwardWork90& w_;
-  const Recur& a_;
-  unsigned char* base_;
-  uint32_t at_;
-  typename Shape::Keys keys_;
-  typename Shape::Queries queries_, scaled_;
-  typename Shape::One x_, v_, slopes_, values_;
-  RunTokens run_;
-  int64_t column_, head_, slot_;
-  int outputs_, chunks_;
+  typename Shape::Queries scaled_;
+  typename Shape::One v_;
+  int outputs_;
 };
 
 template <class States, class Reverse>
