@@ -529,6 +529,8 @@ void backward_chains(std::vector<harness::Case>& cases) {
       }
     add(words + "e=64 b=3 s=70 h=1 g=1 x=1 nan=2 state_in dstate_out gate_head gates=2 beta all=1",
         kernel);
+    // More outputs of a state head than stages.
+    add(words + "e=64 b=1 s=200 h=12 g=2 x=2 gate_head beta l2_norm=1 all=1", kernel);
     for (const char* alone : {"dq", "dk", "dv", "dstate_in", "beta dbeta", "gate_head dgate_head",
                               "gate_head gate_map=1 gate_rate dgate_rate"})
       add(words + "e=64 b=2 s=70 h=2 g=2 x=2 state_in dstate_out " + alone, kernel);

@@ -9,11 +9,11 @@
 // norms are 1 dO is not rounded again.
 // A chain is a sequence, a state head and 64 value columns.  Blocks of states are those of
 // forward_sm90.cuh, but warp 1 stores H and U.  Blocks of gradients:
-//   Warpgroup 0: warp 0 is the producer, warp 1 stores W and dV.
+//   Warpgroup 0: warp 0 is the producer, warp 1 stores W, dV and, for dbeta, dV . v.
 //   Warpgroup 1: W, transposed in registers in f32 as the state is: 64 value columns as rows.
-//   dU' has two parts as an operand, a rounded one and what is left.
-//   Warpgroup 2: A' dO, one chunk ahead; then it scales dO where it lies.  For dbeta it sums
-//   dV . v of the last chunk, of dV in f32.
+//   dU' has two parts as an operand, a rounded one and what is left.  While the last product of a
+//   chunk runs, it publishes dV and sums dV . v, of dV in f32.
+//   Warpgroup 2: A' dO, one chunk ahead; it scales dO where it lies, and brings V.
 // Outputs of a head follow one another: their A' dO and Q' dO are sums.
 // Rows past a sequence's last token, and those of dO before its first output, are zeroed by the
 // producer: 0 times NaN is NaN.
@@ -25,16 +25,17 @@
 //   | q empty    | warps of the gradient | producer        | the same, to be written      |
 //   | scaled     | warps of warpgroup 2  | gradient        | Q and dO, scaled             |
 //   | x full     | warps of warpgroup 2  | gradient        | A' dO of a chunk             |
-//   | x empty    | warps of the gradient | warpgroup 2     | dV in its place              |
+//   | x empty    | warps of the gradient | warpgroup 2     | the same, to be written      |
+//   | v full     | warps of warpgroup 2  | gradient        | V of a chunk                 |
+//   | v empty    | warps of the gradient | warpgroup 2     | the same, to be written      |
 //   | w full     | warps of the gradient | warp 1          | W of a chunk                 |
 //   | w empty    | warp 1                | gradient        | the same, to be written      |
-//   | dv full    | warps of the gradient | warp 1          | dV of a chunk                |
+//   | dv full    | warps of the gradient | warp 1          | dV, dV . v of a chunk        |
 //   | dv empty   | warp 1                | gradient        | the same, to be written      |
 //   | tail       | producer, TMA         | producer        | tiles with rows to be zeroed |
-//   | 1          | warpgroup 2           | warpgroup 2     | dO, to be scaled; dV, read   |
+//   | 1          | warpgroup 2           | warpgroup 2     | dO, to be scaled             |
 #pragma once
-#include "ops/delta/backward.cuh"
-#include "ops/delta/forward_sm90.cuh"
+#include "ops/delta/backward_reverse_sm90.cuh"
 
 namespace fovea::cuda {
 
@@ -129,71 +130,40 @@ struct DeltaReverseShared90 : sm90::SharedLayout {
   int w = tiles(Shape::TileH::bytes);
   int dv = tiles(Shape::TileV::bytes);
   int x = tiles(kChainTokens * kChainColumns * 4);
+  int v = tiles(Shape::TileV::bytes);
+  int dots = of<float>(4 * kChainTokens);  // dV . v, of each warp's value columns
   int key_pipe = this->pipeline(Shape::Stages);
   int q_pipe = this->pipeline(Shape::QStages);
   int scaled_pipe = this->pipeline(Shape::QStages);
   int x_pipe = this->pipeline(1);
+  int v_pipe = this->pipeline(1);
   int w_pipe = this->pipeline(1);
   int dv_pipe = this->pipeline(1);
   int tail = barriers();
 };
 
-// A packed operand of f32 sums in two parts of 16 bits, the second what the first leaves.
-template <int Dtype, int N>
-__device__ __forceinline__ void pack_parts(uint32_t (&high)[N / 2][4], uint32_t (&low)[N / 2][4],
-                                           const float (&x)[N][4]) {
-  static_assert(Dtype == FOVEA_BF16);
-#pragma unroll
-  for (int k = 0; k < N / 2; ++k)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const float first = x[2 * k + i / 2][i % 2 * 2], second = x[2 * k + i / 2][i % 2 * 2 + 1];
-      const uint32_t two = pack<Dtype>(first, second);
-      high[k][i] = two;
-      low[k][i] = pack<Dtype>(first - float_of(two << 16), second - float_of(two & 0xffff0000u));
-    }
-}
-
 template <class Shape>
-class DeltaReverse90 {
-  static constexpr int Dtype = Shape::Dtype, D = Shape::D, kSums = kChainColumns / 8;
-  using TileQ = typename Shape::TileQ;
-  using TileV = typename Shape::TileV;
-  using TileT = typename Shape::TileT;
-  using TileH = typename Shape::TileH;
-  using KeyState = typename Shape::Keys::State;
-  using QueryState = typename Shape::Queries::State;
-  using OneState = typename Shape::One::State;
-  static constexpr DeltaReverseShared90<Shape> kShared = DeltaReverseShared90<Shape>();
+class DeltaReverse90 : public DeltaReverseChain90<Shape, DeltaReverseShared90<Shape>> {
+  using Base = DeltaReverseChain90<Shape, DeltaReverseShared90<Shape>>;
+  using Base::column_, Base::head_, Base::slot_, Base::chunks_, Base::first, Base::q_tile;
+  using Base::Dtype, Base::D, Base::kSums, Base::kShared, Base::w_, Base::a_, Base::base_,
+      Base::at_;
+  using Base::key_tile;
+  using Base::keys_, Base::queries_, Base::x_, Base::slopes_, Base::values_, Base::run_;
+  using typename Base::KeyState, typename Base::QueryState, typename Base::OneState;
+  using typename Base::TileH, typename Base::TileQ, typename Base::TileV;
 
  public:
-  static constexpr int shared_bytes = kShared.bytes + 1024;  // the base is aligned
-
   __device__ DeltaReverse90(const DeltaBackwardWork90& work, unsigned char* raw, uint32_t block)
-      : w_(work),
-        a_(work.b.forward),
-        base_(raw + (-shared_address(raw) & 1023)),
-        at_(shared_address(base_)),
-        keys_{at_ + kShared.key_pipe},
-        queries_{at_ + kShared.q_pipe},
+      : Base(work, raw, block),
         scaled_{at_ + kShared.scaled_pipe},
-        x_{at_ + kShared.x_pipe},
-        slopes_{at_ + kShared.w_pipe},
-        values_{at_ + kShared.dv_pipe} {
-    const auto tiles = static_cast<uint32_t>(w_.forward.tiles);
-    const auto heads = static_cast<uint32_t>(a_.heads);
-    column_ = int64_t{block % tiles} * kChainColumns, block /= tiles;
-    head_ = block % heads;
-    run_ = a_.run[block / heads];
-    slot_ = w_.forward.slot(run_.sequence, run_.begin);
-    outputs_ = w_.forward.outputs;
-    chunks_ = static_cast<int>((run_.count + kChainTokens - 1) / kChainTokens);
-  }
+        v_{at_ + kShared.v_pipe},
+        outputs_(w_.forward.outputs) {}
 
   __device__ void init() const {
     if (threadIdx.x == 0) {
       keys_.init(1, 4), queries_.init(1, 4), scaled_.init(4, 4), x_.init(4, 4);
-      slopes_.init(4, 1), values_.init(4, 1);
+      v_.init(4, 4), slopes_.init(4, 1), values_.init(4, 1);
       sm90::barrier_init(at_ + kShared.tail, 1);
       sm90::barrier_init_done();
     }
@@ -203,6 +173,7 @@ class DeltaReverse90 {
   // Warp 0.
   __device__ void produce() const {
     const int batch = static_cast<int>(run_.batch);
+    const int key_head = static_cast<int>(head_) / w_.forward.key_share;
     KeyState key;
     QueryState query;
     uint32_t tail = 0;
@@ -217,17 +188,18 @@ class DeltaReverse90 {
             const int64_t inverse = (slot_ + c) * a_.heads + head_;
             sm90::barrier_expect(barrier, Shape::key_loaded);
             if constexpr (!Shape::Keyed)
-              sm90::tma_load_panels<TileQ>(key_tile(key), w_.forward.k, barrier, row,
-                                           static_cast<int>(a_.key_head(head_)), batch);
+              sm90::tma_load_panels<TileQ>(key_tile(key), w_.forward.k, barrier, row, key_head,
+                                           batch);
             sm90::tma_load(key_tile(key) + Shape::at_inverse,
                            w_.forward.inverses + inverse * Shape::key_stride,
                            Shape::key_loaded - Shape::at_inverse, barrier);
           },
           [&] {
-            if constexpr (!Shape::Keyed) zero_rows<TileQ>(key_tile(key), last, kChainTokens);
+            if constexpr (!Shape::Keyed)
+              Base::template zero_rows<TileQ>(key_tile(key), last, kChainTokens);
           });
       for (int j = 0; j < outputs_; ++j, query.next()) {
-        const int64_t head = head_ * outputs_ + j;
+        const int head = static_cast<int>(head_) * outputs_ + j;
         const uint32_t q = q_tile(query);
         queries_.acquire(query);
         load(
@@ -237,16 +209,16 @@ class DeltaReverse90 {
               sm90::barrier_expect(barrier, Shape::query_loaded);
               if constexpr (!Shape::Keyed)
                 sm90::tma_load_panels<TileQ>(q, w_.forward.q, barrier, row,
-                                             static_cast<int>(a_.query_head(head)), batch);
+                                             head / w_.forward.query_share, batch);
               sm90::tma_load_box(q + Shape::at_dout, w_.dout, barrier, static_cast<int>(column_),
-                                 row, static_cast<int>(head), batch);
+                                 row, head, batch);
               sm90::tma_load(q + Shape::at_score, w_.forward.scores + score * Shape::query_stride,
                              Shape::Keyed ? Shape::query_stride : kDeltaScoreBytes, barrier);
             },
             [&] {
-              if constexpr (!Shape::Keyed) zero_rows<TileQ>(q, last, kChainTokens);
-              zero_rows<TileV>(q + Shape::at_dout, 0, from);
-              zero_rows<TileV>(q + Shape::at_dout, last, kChainTokens);
+              if constexpr (!Shape::Keyed) Base::template zero_rows<TileQ>(q, last, kChainTokens);
+              Base::template zero_rows<TileV>(q + Shape::at_dout, 0, from);
+              Base::template zero_rows<TileV>(q + Shape::at_dout, last, kChainTokens);
             });
       }
     }
@@ -254,50 +226,22 @@ class DeltaReverse90 {
 
   // Warp 1.
   __device__ void store_parts() const {
-    const int lane = threadIdx.x % 32;
     constexpr int kSpan = Shape::Span;
     const int64_t spans = w_.forward.slot<kSpan>(run_.sequence, run_.begin);
     OneState slot;
     for (int c = chunks_ - 1; c >= 0; --c, slot.next()) {
-      const int64_t left = run_.count - first(c);
-      slopes_.wait(slot);
-      if (lane == 0 && (c % kSpan == kSpan - 1 || c == chunks_ - 1)) {
-        const int64_t at =
-            ((spans + c / kSpan) * a_.heads + head_) * w_.forward.tiles + column_ / kChainColumns;
-        sm90::tma_store(w_.slopes + at * TileH::bytes, at_ + kShared.w, TileH::bytes);
-        sm90::tma_store_commit();
-      }
+      Base::store_slope(slot, spans + c / kSpan, c % kSpan == kSpan - 1 || c == chunks_ - 1);
       values_.wait(slot);
-      if (left >= kChainTokens) {
-        if (lane == 0) {
-          sm90::tma_store_box(w_.dv_map, at_ + kShared.dv, static_cast<int>(column_),
-                              static_cast<int>(run_.begin + first(c)), static_cast<int>(head_),
-                              static_cast<int>(run_.batch));
-          sm90::tma_store_commit();
-        }
-      } else {
-        for (int i = lane; i < left * kPanelChunks; i += 32) {
-          const int row = i / kPanelChunks, chunk = i % kPanelChunks;
-          const int64_t to = w_.dv.offset(run_.batch, run_.begin + first(c) + row, head_,
-                                          column_ + chunk * kChunk);
-          *reinterpret_cast<uint4*>(w_.dv.view.template as<uint16_t>() + to) =
-              *reinterpret_cast<const uint4*>(base_ + kShared.dv + TileV::at(row, chunk));
-        }
-        __syncwarp();
-      }
-      if (lane == 0) {
-        sm90::tma_store_wait_read<0>();
-        sm90::barrier_arrive(slopes_.empty(slot)), sm90::barrier_arrive(values_.empty(slot));
-      }
+      if (w_.betas) store_dots(c);
+      Base::store_values(slot, c);
     }
-    if (lane == 0) sm90::tma_store_wait<0>();
+    if (threadIdx.x % 32 == 0) sm90::tma_store_wait<0>();
   }
 
   // Warpgroup 1.
   __device__ void move_gradient() const {
     ChainState<D> state;
-    state.load({w_.b.dstate_out, FOVEA_F32}, w_.b.dstate_out ? run_.sequence : -1, head_, column_);
-    multiply(state.x, 1 / a_.scale);
+    Base::begin_gradient(state);
     KeyState key;
     QueryState query;
     OneState one;
@@ -308,34 +252,24 @@ class DeltaReverse90 {
       float sum[D / 8][4], dv[kSums][4];
       {
         uint32_t high[kChainTokens / 16][4], low[kChainTokens / 16][4];
-        find_du(state, k, by, key, one, high, low);
+        find_du(state, k, by, key, query, one, sum, high, low);
         const uint64_t inverse = sm90::descriptor(k + Shape::at_inverse);
         sm90::fence();
         sm90::product_columns<Dtype>(dv, high, inverse, false);
         sm90::product_columns<Dtype>(dv, low, inverse, true);
         sm90::commit();
       }
-      for (int j = 0;;) {
-        const uint32_t q = q_tile(query);
-        scaled_.wait(query);
-        sm90::fence();
-        sm90::product_transposed<Dtype, kChainTokens>(
-            sum, sm90::descriptor(q + Shape::at_dout),
-            sm90::descriptor(q + Shape::at_query, TileQ::panel_bytes), j > 0);
-        sm90::commit();
-        if (++j == outputs_) break;
-        sm90::wait<0>();
-        sm90::pin(sum);
-        queries_.release(query), query.next();
-      }
-      sm90::wait<1>();
-      sm90::pin(dv);
+      sm90::wait<0>();
+      sm90::pin(dv), sm90::pin(sum);
+      queries_.release(query), query.next();
+      float own[kSums][4];
       uint32_t packed[kChainTokens / 16][4];
-      give_values(dv, by, c, one, packed);
+      answer(dv, by, own, packed);
       sm90::fence();
       sm90::product_columns<Dtype>(
           sum, packed, sm90::descriptor(k + Shape::at_answer, TileQ::panel_bytes), true);
       sm90::commit();
+      give_values(own, c, one);
       const float all = by.all;
       sm90::wait<0>();
       sm90::pin(sum);
@@ -344,18 +278,21 @@ class DeltaReverse90 {
         __syncwarp();
       }
       keys_.release(key), key.next();
-      queries_.release(query), query.next();
       if constexpr (!Shape::Keyed) state.advance(all, sum);
     }
-    multiply(state.x, a_.scale);
-    if (w_.b.dstate_in) state.store({w_.b.dstate_in, FOVEA_F32}, run_.sequence, head_, column_);
+    Base::end_gradient(state);
   }
 
   // Warpgroup 2.
   __device__ void add_outputs() const {
     QueryState query;
     OneState one;
-    uint4 v[4] = {};
+    uint4 v[4];
+    const int thread = threadIdx.x % 128;
+    const uint16_t* values = a_.v.view.template as<uint16_t>() +
+                             a_.v.offset(run_.batch, run_.begin + thread / 8, a_.value_head(head_),
+                                         column_ + thread % 8 * kChunk);
+    if (w_.betas) load_values(chunks_ - 1, values, v);
     for (int c = chunks_ - 1; c >= 0; --c, one.next()) {
       float x[kSums][4];
       for (int j = 0; j < outputs_; ++j, query.next()) {
@@ -376,32 +313,21 @@ class DeltaReverse90 {
         sm90::barrier_arrive_warp(scaled_.full(query));
       }
       x_.acquire(one);
-      if (w_.betas) {
-        if (c < chunks_ - 1) dot_values(c + 1, v);
-        load_values(c, v);
-      }
       float4* to = reinterpret_cast<float4*>(base_ + kShared.x) + threadIdx.x % 128;
 #pragma unroll
       for (int j = 0; j < kSums; ++j) to[128 * j] = make_float4(x[j][0], x[j][1], x[j][2], x[j][3]);
       __syncwarp();
       sm90::barrier_arrive_warp(x_.full(one));
+      if (!w_.betas) continue;
+      v_.acquire(one);
+      publish_values(v);
+      __syncwarp();
+      sm90::barrier_arrive_warp(v_.full(one));
+      load_values(c - 1, values, v);
     }
-    if (!chunks_ || !w_.betas) return;
-    x_.acquire(one);
-    dot_values(0, v);
   }
 
  private:
-  __device__ static int64_t first(int chunk) {
-    return int64_t{chunk} * kChainTokens;
-  }
-  __device__ uint32_t key_tile(const KeyState& at) const {
-    return at_ + kShared.keys + at.stage * Shape::key_bytes;
-  }
-  __device__ uint32_t q_tile(const QueryState& at) const {
-    return at_ + kShared.q + at.stage * Shape::query_bytes;
-  }
-
   // A stage of the producer; with rows to be zeroed `clean` does so once it is there.
   template <class Load, class Clean>
   __device__ void load(uint32_t full, bool partial, uint32_t& tail, Load load, Clean clean) const {
@@ -416,20 +342,6 @@ class DeltaReverse90 {
     sm90::fence_shared();
     __syncwarp();
     if (lane == 0) sm90::barrier_arrive(full);
-  }
-  // Rows [begin, end) of a tile, by a warp.
-  template <class Tile>
-  __device__ static void zero_rows(uint32_t tile, int begin, int end) {
-    constexpr int kChunks = Tile::panels * kPanelChunks;
-    for (int i = begin * kChunks + static_cast<int>(threadIdx.x % 32); i < end * kChunks; i += 32)
-      sm90::store_zeros(tile + Tile::at(i / kChunks, i % kChunks));
-  }
-  template <int N>
-  __device__ static void multiply(float (&x)[N][4], float by) {
-#pragma unroll
-    for (int j = 0; j < N; ++j)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) x[j][i] *= by;
   }
   __device__ static bool has_zero(const DeltaVectors& by) {
     return by.zero[0] || by.zero[1];
@@ -449,10 +361,11 @@ class DeltaReverse90 {
     }
   }
 
-  // Publishes W; dU' = suffix . (W' K') + dO' A as an operand.
+  // Publishes W; dU' = suffix . (W' K') + dO' A as an operand.  `sum` = dO' Q is under way.
   __device__ __forceinline__ void find_du(const ChainState<D>& state, uint32_t k,
                                           const DeltaVectors& by, const KeyState& key,
-                                          const OneState& one,
+                                          QueryState& query, const OneState& one,
+                                          float (&sum)[D / 8][4],
                                           uint32_t (&high)[kChainTokens / 16][4],
                                           uint32_t (&low)[kChainTokens / 16][4]) const {
     float y[kSums][4], none[2];
@@ -465,10 +378,23 @@ class DeltaReverse90 {
     slopes_.acquire(one);
     publish<Dtype, TileH>(at_ + kShared.w, nullptr, w, none);
     sm90::barrier_arrive_warp(slopes_.full(one));
+    for (int j = 0;;) {
+      const uint32_t q = q_tile(query);
+      scaled_.wait(query);
+      sm90::fence();
+      sm90::product_transposed<Dtype, kChainTokens>(
+          sum, sm90::descriptor(q + Shape::at_dout),
+          sm90::descriptor(q + Shape::at_query, TileQ::panel_bytes), j > 0);
+      sm90::commit();
+      if (++j == outputs_) break;
+      sm90::wait<0>();
+      sm90::pin(sum);
+      queries_.release(query), query.next();
+    }
     x_.wait(one);
-    const float4* x = reinterpret_cast<const float4*>(base_ + kShared.x) + threadIdx.x % 128;
-    sm90::wait<0>();
+    sm90::wait<1>();
     sm90::pin(y);
+    const float4* x = reinterpret_cast<const float4*>(base_ + kShared.x) + threadIdx.x % 128;
     if (has_zero(by)) clear(y, by.suffix);
 #pragma unroll
     for (int j = 0; j < kSums; ++j) {
@@ -477,39 +403,20 @@ class DeltaReverse90 {
       y[j][0] = fmaf(suffix.x, y[j][0], own.x), y[j][1] = fmaf(suffix.y, y[j][1], own.y);
       y[j][2] = fmaf(suffix.x, y[j][2], own.z), y[j][3] = fmaf(suffix.y, y[j][3], own.w);
     }
+    __syncwarp();
+    x_.release(one);
     pack_parts<Dtype>(high, low, y);
   }
 
-  // Publishes dV; -answer . dV' as an operand.
-  __device__ __forceinline__ void give_values(float (&dv)[kSums][4], const DeltaVectors& by, int c,
-                                              const OneState& one,
-                                              uint32_t (&packed)[kChainTokens / 16][4]) const {
-    const int lane = threadIdx.x % 32;
-    const int chunk = threadIdx.x % 128 / 32 * 2 + inner_chunk(lane);
+  // -answer . dV' as an operand; own = scale dV'.
+  __device__ __forceinline__ void answer(float (&dv)[kSums][4], const DeltaVectors& by,
+                                         float (&own)[kSums][4],
+                                         uint32_t (&packed)[kChainTokens / 16][4]) const {
     float none[2];
-    float own[kSums][4];
 #pragma unroll
     for (int j = 0; j < kSums; ++j)
 #pragma unroll
       for (int i = 0; i < 4; ++i) own[j][i] = a_.scale * dv[j][i];
-    if (w_.b.terms.dv) keep_values(own, c);
-    if (w_.betas) {
-      float4* to = reinterpret_cast<float4*>(base_ + kShared.x) + threadIdx.x % 128;
-#pragma unroll
-      for (int j = 0; j < kSums; ++j)
-        to[128 * j] = make_float4(own[j][0], own[j][1], own[j][2], own[j][3]);
-    }
-    __syncwarp();
-    x_.release(one);
-    pack_rows<Dtype>(packed, own, none);
-    values_.acquire(one);
-#pragma unroll
-    for (int n = 0; n < kChainTokens / 16; ++n)
-      sm90::store_matrices_transposed(at_ + kShared.dv + TileV::at(16 * n + inner_row(lane), chunk),
-                                      packed[n]);
-    sm90::fence_shared();
-    __syncwarp();
-    sm90::barrier_arrive_warp(values_.full(one));
     if (has_zero(by)) clear(dv, by.answer);
 #pragma unroll
     for (int j = 0; j < kSums; ++j) {
@@ -519,58 +426,85 @@ class DeltaReverse90 {
     }
     pack_rows<Dtype>(packed, dv, none);
   }
-  // As terms, for heads that share a head of v.
-  __device__ void keep_values(const float (&dv)[kSums][4], int c) const {
-    const int row = ChainState<D>::row(), pair = threadIdx.x % 4 * 2;
-#pragma unroll
-    for (int j = 0; j < kSums; ++j)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int64_t t = first(c) + 8 * j + pair + i % 2;
-        if (t >= run_.count) continue;
-        const int64_t at = (run_.batch * a_.t + run_.begin + t) * a_.heads + head_;
-        w_.b.terms.dv[at * a_.e + column_ + row + i / 2 * 8] = dv[j][i];
-      }
-  }
 
+  // Publishes dV and dV . v.
+  __device__ __forceinline__ void give_values(const float (&own)[kSums][4], int c,
+                                              const OneState& one) const {
+    values_.acquire(one);
+    Base::publish_rows(kShared.dv, own);
+    sm90::fence_shared();
+    if (w_.b.terms.dv) Base::keep_values(own, c);
+    if (w_.betas) dot_values(own, one);
+    __syncwarp();
+    sm90::barrier_arrive_warp(values_.full(one));
+  }
   // Of V of a chunk: pieces of 8 value columns, tokens thread / 8 and every 16th after it.
-  __device__ __forceinline__ void load_values(int c, uint4 (&v)[4]) const {
+  //   from: that piece of the sequence's first chunk.
+  __device__ __forceinline__ void load_values(int c, const uint16_t* from, uint4 (&v)[4]) const {
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      const int64_t at = first(c) + 16 * n;
+      v[n] = {};
+      if (c >= 0 && at + threadIdx.x % 128 / 8 < run_.count)
+        v[n] = *reinterpret_cast<const uint4*>(from + at * a_.v.view.stride[1]);
+    }
+  }
+  __device__ void publish_values(const uint4 (&v)[4]) const {
     const int thread = threadIdx.x % 128;
 #pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      const int64_t t = first(c) + thread / 8 + 16 * n;
-      v[n] = {};
-      if (t >= run_.count) continue;
-      const int64_t at = a_.v.offset(run_.batch, run_.begin + t, a_.value_head(head_),
-                                     column_ + thread % 8 * kChunk);
-      v[n] = *reinterpret_cast<const uint4*>(a_.v.view.template as<uint16_t>() + at);
-    }
+    for (int n = 0; n < 4; ++n)
+      *reinterpret_cast<uint4*>(base_ + kShared.v + TileV::at(thread / 8 + 16 * n, thread % 8)) =
+          v[n];
   }
-  // dV . v of a chunk, of the block's value columns.
-  __device__ __forceinline__ void dot_values(int c, const uint4 (&v)[4]) const {
-    const int thread = threadIdx.x % 128, piece = thread % 8;
-    // Of dV a thread of warpgroup 1 wrote four sums at a time: see there.
-    const float* from =
-        reinterpret_cast<const float*>(base_ + kShared.x) + piece / 2 * 128 + piece % 2 * 2;
+  // dV . v over the warp's value columns.
+  __device__ __forceinline__ void dot_values(const float (&own)[kSums][4],
+                                             const OneState& one) const {
+    const int lane = threadIdx.x % 32, warp = threadIdx.x % 128 / 32;
+    float sum[kSums][2];
+    v_.wait(one);
 #pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      const int row = thread / 8 + 16 * n;
-      const float* x = from + row / 8 * 512 + row % 8 / 2 * 4 + row % 2;
-      const uint32_t words[4] = {v[n].x, v[n].y, v[n].z, v[n].w};
-      float sum = 0;
+    for (int n = 0; n < kChainTokens / 16; ++n) {
+      uint32_t v[4];
+      load_matrices_transposed(
+          v, at_ + kShared.v + TileV::at(16 * n + inner_row(lane), warp * 2 + inner_chunk(lane)));
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        sum = fmaf(x[32 * i], float_of(words[i] << 16), sum);
-        sum = fmaf(x[32 * i + 16], float_of(words[i] & 0xffff0000u), sum);
+      for (int j = 2 * n; j < 2 * n + 2; ++j) {
+        const uint32_t two = v[j % 2 * 2], more = v[j % 2 * 2 + 1];
+        sum[j][0] = fmaf(own[j][2], float_of(more << 16), own[j][0] * float_of(two << 16));
+        sum[j][1] =
+            fmaf(own[j][3], float_of(more & 0xffff0000u), own[j][1] * float_of(two & 0xffff0000u));
       }
+    }
+    __syncwarp();
+    v_.release(one);
+    // Eight lanes have the same tokens: each keeps half of the sums that it has.
 #pragma unroll
-      for (int step = 1; step < 8; step *= 2) sum += __shfl_xor_sync(~0u, sum, step);
-      if (piece || first(c) + row >= run_.count) continue;
-      const int64_t tile = column_ / kChainColumns;
-      const int64_t to = (tile * a_.b + run_.batch) * a_.s + run_.begin + first(c) + row;
+    for (int half = kSums / 2, step = 16; half > 0; half /= 2, step /= 2)
+#pragma unroll
+      for (int j = 0; j < half; ++j)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const bool upper = lane & step;
+          const float kept = upper ? sum[j + half][i] : sum[j][i];
+          const float given = upper ? sum[j][i] : sum[j + half][i];
+          sum[j][i] = kept + __shfl_xor_sync(~0u, given, step);
+        }
+    auto* to = reinterpret_cast<float2*>(base_ + kShared.dots) + warp * (kChainTokens / 2);
+    to[lane] = make_float2(sum[0][0], sum[0][1]);
+  }
+  // The same over the block's, by warp 1.
+  __device__ void store_dots(int c) const {
+    const auto* from = reinterpret_cast<const float*>(base_ + kShared.dots);
+    const int64_t tile = column_ / kChainColumns;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int t = static_cast<int>(threadIdx.x % 32) + 32 * h;
+      if (first(c) + t >= run_.count) continue;
+      const float sum = (from[t] + from[kChainTokens + t]) +
+                        (from[2 * kChainTokens + t] + from[3 * kChainTokens + t]);
+      const int64_t to = (tile * a_.b + run_.batch) * a_.s + run_.begin + first(c) + t;
       w_.betas[to * a_.heads + head_] = sum;
     }
-    sm90::named_barrier_sync(1, 128);
   }
 
   // Rows of dO times those of what the state gave: |q|^-1 2^P_t.
@@ -594,16 +528,9 @@ class DeltaReverse90 {
     }
   }
 
-  const DeltaBackwardWork90& w_;
-  const Recur& a_;
-  unsigned char* base_;
-  uint32_t at_;
-  typename Shape::Keys keys_;
-  typename Shape::Queries queries_, scaled_;
-  typename Shape::One x_, slopes_, values_;
-  RunTokens run_;
-  int64_t column_, head_, slot_;
-  int outputs_, chunks_;
+  typename Shape::Queries scaled_;
+  typename Shape::One v_;
+  int outputs_;
 };
 
 template <class States, class Reverse>

@@ -39,8 +39,7 @@
 //   |              |               |             | be written; second: they are there   |
 #pragma once
 #include "cuda/block/reduce.cuh"
-#include "ops/delta/backward.cuh"
-#include "ops/delta/chunk_sm90.cuh"
+#include "ops/delta/backward_gated_tile_sm90.cuh"
 
 namespace fovea::cuda {
 
@@ -54,7 +53,7 @@ struct DeltaKeyGradientShape90 {
   // Then in their place: F, G, and the scaled rows; then sums in f32.
   static constexpr int at_g = Panel::bytes, at_q = 2 * Panel::bytes, at_k = 3 * Panel::bytes;
   static constexpr int at_columns = 4 * Panel::bytes;
-  static constexpr int sum_bytes = kChainTokens * 64 * 4;
+  static constexpr int sum_bytes = kChainTokens * 64 * 4, slope_sums = 3;
   static_assert(4 * sum_bytes == kPanels * Panel::bytes);
 };
 
@@ -75,14 +74,16 @@ struct DeltaKeyGradientShared90 : sm90::SharedLayout {
 };
 
 template <class Shape>
-class DeltaKeyGradient90 {
-  static constexpr int Dtype = Shape::Dtype, D = Shape::D, Parts = Shape::Parts;
-  static constexpr int kSums = 4, kRows = 16;  // of a warp: blocks of 8 channels, tokens
+class DeltaKeyGradient90 : DeltaGatedGradient90<Shape, DeltaKeyGradientShared90<Shape>, 16, 32> {
+  using Base = DeltaGatedGradient90<Shape, DeltaKeyGradientShared90<Shape>, 16, 32>;
+  using Base::base_, Base::at_, Base::lane_, Base::warp_, Base::channel_, Base::share_;
+  using Base::Dtype, Base::D, Base::kSums, Base::kRows, Base::kShared, Base::w_, Base::a_;
+  using Base::one, Base::put, Base::channel, Base::first_row, Base::group;
+  using Base::part_, Base::floats, Base::sums, Base::sum, Base::decay, Base::at, Base::wide;
+  using Base::slot_, Base::head_, Base::batch_, Base::token_, Base::left_, Base::from_;
+  using typename Base::Panel, typename Base::Sums, typename Base::Scores;
   using TileH = typename Shape::TileH;
-  using Panel = typename Shape::Panel;
-  using Sums = float[kSums][4];
-  using Scores = float[8][4];
-  static constexpr DeltaKeyGradientShared90<Shape> kShared = DeltaKeyGradientShared90<Shape>();
+  static constexpr int Parts = Shape::Parts;
 
  public:
   // The base is aligned: a kilobyte more would cost a block of each multiprocessor.
@@ -90,20 +91,13 @@ class DeltaKeyGradient90 {
   static_assert(Shape::blocks * (shared_bytes + 1024) <= 228 * 1024);
 
   __device__ DeltaKeyGradient90(const DeltaBackwardWork90& work, unsigned char* base)
-      : w_(work),
-        a_(work.b.forward),
-        base_(base),
-        at_(shared_address(base)),
-        lane_(threadIdx.x % 32),
-        warp_(sm90::uniform(threadIdx.x / 32)),
-        channel_(threadIdx.x % 64),
-        block_(sm90::uniform(threadIdx.x / 64)) {}
+      : Base(work, base) {}
 
   __device__ void run(uint32_t block) {
-    if (!find(block)) return;
+    if (!Base::find(block)) return;
     begin();
-    load_norms();
-    find_decays();
+    Base::load_norms(delta_keys_bytes(D), delta_query_bytes(D));
+    Base::find_decays();
     __syncthreads();
     if constexpr (Parts > 1) sm90::cluster_arrive();
     {
@@ -111,8 +105,8 @@ class DeltaKeyGradient90 {
       Scores score;
       float states;
       multiply(dq, dk2, state, score, states);
-      floats(kShared.states)[block_ * 64 + channel_] = states;
-      write_score(score, half());
+      floats(kShared.states)[share_ * 64 + channel_] = states;
+      write_score(score, group());
       scale_rows();
       __syncthreads();
       Sums dk;
@@ -124,7 +118,7 @@ class DeltaKeyGradient90 {
     if constexpr (Parts > 1) sm90::cluster_wait();
     within();
     float raw[kRows] = {};
-    if (w_.dgate_key) load_gates(raw);
+    if (w_.dgate_key) Base::load_gates(raw);
     if constexpr (Parts > 1)
       sm90::cluster_arrive(), sm90::cluster_wait();
     else
@@ -135,7 +129,6 @@ class DeltaKeyGradient90 {
   }
 
  private:
-  __device__ float* floats(int at) const { return reinterpret_cast<float*>(base_ + at); }
   __device__ uint32_t full(int i) const { return at_ + kShared.full + 8 * i; }
   __device__ uint32_t rows_full(int tile) const { return full(tile % 2); }
   __device__ uint32_t states_full(int tile) const { return full(2 + tile % 2); }
@@ -144,44 +137,6 @@ class DeltaKeyGradient90 {
     return at_ + kShared.panels + n % Shape::kPanels * Panel::bytes;
   }
   // Sums in f32: 0 dq, 1 dk2, then what the gates' sums take; 2 I, then dk + dk2; 3 C.
-  __device__ float* sums(int which, int t) const {
-    return floats(kShared.panels + which * Shape::sum_bytes) + t * 64;
-  }
-  __device__ float& sum(int which, int t) const { return sums(which, t)[channel_ ^ t % 4 * 8]; }
-  __device__ float& decay(int t) const { return floats(kShared.decays)[t * 64 + channel_]; }
-  // Where a row's channel lies in a panel.
-  __device__ static int at(int t, int channel) {
-    return static_cast<int>(Panel::at(t, channel / 8)) + channel % 8 * 2;
-  }
-  __device__ static float wide(const unsigned char* from) {
-    return float_of(uint32_t{*reinterpret_cast<const uint16_t*>(from)} << 16);
-  }
-  // The thread's channel of a row of Q (0) or K (1), once clear_rows() has run.
-  __device__ float one(int which, int t) const {
-    return wide(base_ + kShared.rows + which * Panel::bytes + at(t, channel_));
-  }
-  __device__ void put(int to, int t, float x) const {
-    *reinterpret_cast<uint16_t*>(base_ + kShared.panels + to + at(t, channel_)) =
-        static_cast<uint16_t>(pack<Dtype>(x, x));
-  }
-  __device__ int channel() const { return 64 * part_ + channel_; }
-
-  __device__ bool find(uint32_t block) {
-    const auto heads = static_cast<uint32_t>(a_.heads);
-    part_ = static_cast<int>(block % Parts), block /= Parts;
-    const uint32_t slot = block / heads;
-    head_ = static_cast<int>(block - slot * heads), slot_ = slot;
-    const int64_t sequence = a_.run.start ? w_.forward.sequence_of(slot_)
-                                          : slot / static_cast<uint32_t>(w_.forward.chunks);
-    const RunTokens run = a_.run[sequence];
-    const int64_t first = (slot_ - w_.forward.slot(sequence, run.begin)) * kChainTokens;
-    if (first >= run.count) return false;
-    left_ = static_cast<int>(clamp_i64(run.count - first, 0, kChainTokens));
-    from_ = static_cast<int>(clamp_i64(run.from - first, 0, kChainTokens));
-    token_ = static_cast<int>(run.begin + first), batch_ = static_cast<int>(run.batch);
-    return true;
-  }
-
   // ---- phase 1
 
   // By one thread, while the others load gates.
@@ -222,79 +177,11 @@ class DeltaKeyGradient90 {
     sm90::tma_load(panel(tile, 4), w_.slopes + at, Panel::bytes, barrier);
   }
 
-  // As the forward's tiles have them.
-  __device__ void load_norms() const {
-    const int i = static_cast<int>(threadIdx.x), t = i % 64;
-    if (i >= 2 * kChainTokens) return;
-    const int64_t at = slot_ * a_.heads + head_;
-    const unsigned char* from = i < kChainTokens ? w_.forward.inverses + at * delta_keys_bytes(D)
-                                                 : w_.forward.scores + at * delta_query_bytes(D);
-    floats(kShared.norm)[i] =
-        t < left_ ? reinterpret_cast<const float*>(from + kDeltaTile)[t] : 0.f;
-  }
-  // Of the thread's tokens and channel.
-  __device__ void find_decays() const {
-    const Log2Gate gate(a_, head_);
-    float raw[kRows];
-    load_gates(raw);
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) decay(kRows * block_ + i) = raw[i];
-    if (gate.kind == Log2Map::log) decays_of<Log2Map::log>(gate);
-    if (gate.kind == Log2Map::power) decays_of<Log2Map::power>(gate);
-    if (gate.kind == Log2Map::bounded) decays_of<Log2Map::bounded>(gate);
-    if (gate.kind == Log2Map::softplus) decays_of<Log2Map::softplus>(gate);
-  }
-  // The raw gates with their bias, all loads at once.
-  __device__ __forceinline__ void load_gates(float (&x)[kRows]) const {
-    const float bias = a_.bias ? *a_.bias.at(head_, channel()) : 0.f;
-    const int64_t step = a_.gate_key.view.stride[1];
-    const int first = kRows * block_;
-    const int64_t at = a_.gate_key.offset(batch_, token_ + first, head_, channel());
-    if (a_.gate_key.dtype == FOVEA_F32) {
-      const float* from = a_.gate_key.view.template as<const float>() + at;
-#pragma unroll
-      for (int i = 0; i < kRows; ++i, from += step) x[i] = first + i < left_ ? *from : 0.f;
-    } else {
-      const uint16_t* from = a_.gate_key.view.template as<const uint16_t>() + at;
-#pragma unroll
-      for (int i = 0; i < kRows; ++i, from += step)
-        x[i] = float_of(first + i < left_ ? uint32_t{*from} << 16 : 0u);
-    }
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) x[i] += bias;
-  }
-  template <Log2Map Kind>
-  __device__ __forceinline__ void decays_of(const Log2Gate& gate) const {
-    const bool heads = static_cast<bool>(a_.gate_head);
-#pragma unroll 4
-    for (int i = 0; i < kRows; ++i) {
-      const int t = kRows * block_ + i;
-      float log = gate.template of<Kind>(decay(t));
-      if (heads && t < left_)
-        log += gate.template of<Kind>(a_.gate_head(batch_, token_ + t, head_));
-      decay(t) = t < left_ ? exp2_fast(log < kGateLeast ? kGateLeast : log) : 1.f;
-    }
-  }
-
-  __device__ int first_row() const {
-    return kRows * (warp_ % 4);
-  }
-  __device__ int half() const {
-    return warp_ / 4;
-  }
-  template <int N>
-  __device__ static void clear(float (&x)[N][4]) {
-#pragma unroll
-    for (int j = 0; j < N; ++j)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) x[j][i] = 0;
-  }
-
   // dq = dO H, dk2 = dV H, state = U W, of the warp's tokens and channels.  score: dO U' or dV U',
   // by the warp's half.  <H, W> of the thread's channel.
   __device__ __forceinline__ void multiply(Sums& dq, Sums& dk2, Sums& state, Scores& score,
                                            float& states) const {
-    clear(dq), clear(dk2), clear(state), clear(score);
+    Base::clear(dq), Base::clear(dk2), Base::clear(state), Base::clear(score);
     states = 0;
 #pragma unroll 1
     for (int tile = 0; tile < w_.forward.tiles; ++tile) {
@@ -306,7 +193,7 @@ class DeltaKeyGradient90 {
       const unsigned char* w = base_ + (panel(tile, 4) - at_);
 #pragma unroll 4
       for (int i = 0; i < kRows; ++i) {
-        const int from = at(kRows * block_ + i, channel_);
+        const int from = at(kRows * share_ + i, channel_);
         states = fmaf(wide(h + from), wide(w + from), states);
       }
       __syncthreads();
@@ -315,7 +202,7 @@ class DeltaKeyGradient90 {
   }
   __device__ __forceinline__ void multiply_scores(Scores& score, int tile) const {
     const uint32_t rows =
-        panel(tile, half()) + Panel::at(first_row() + outer_row(lane_), outer_chunk(lane_));
+        panel(tile, group()) + Panel::at(first_row() + outer_row(lane_), outer_chunk(lane_));
     const uint32_t u = panel(tile, 2) + Panel::at(outer_row(lane_), outer_chunk(lane_));
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
@@ -336,7 +223,7 @@ class DeltaKeyGradient90 {
     const uint32_t rows = Panel::at(first_row() + outer_row(lane_), outer_chunk(lane_));
     const uint32_t tokens = Panel::at(inner_row(lane_), first_row() / 8 + inner_chunk(lane_));
     const uint32_t columns =
-        Panel::at(outer_row(lane_), outer_chunk(lane_)) ^ static_cast<uint32_t>(half() * 64);
+        Panel::at(outer_row(lane_), outer_chunk(lane_)) ^ static_cast<uint32_t>(group() * 64);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const uint32_t step = k * kRows * kPanelRowBytes;
@@ -383,26 +270,12 @@ class DeltaKeyGradient90 {
         x[j][c] = s + which <= t && by != 0 ? by * x[j][c] : 0;
       }
     }
-    const int own = warp_ % 4, from = pair * kRows + lane_ / 4;
-#pragma unroll
-    for (int j = 0; j < 2; ++j)
-#pragma unroll
-      for (int c = 0; c < 4; ++c)
-        pairs[((8 * j + c % 2) * kRows + from + c / 2 * 8) * 2] = own < 2
-                                                                      ? own ? x[2 + j][c] : x[j][c]
-                                                                  : own < 3 ? x[4 + j][c]
-                                                                            : x[6 + j][c];
-    uint32_t p[1][4][4];
-    pack_operand<Dtype>(p, reinterpret_cast<const float(&)[1][8][4]>(x));
-    const uint32_t to = at_ + kShared.panels + which * Shape::at_g +
-                        Panel::at(first_row() + outer_row(lane_), outer_chunk(lane_));
-#pragma unroll
-    for (int k = 0; k < 4; ++k) sm90::store_matrices(Panel::pair(to, k), p[0][k]);
+    Base::give_score(x, pairs, which * Shape::at_g);
   }
   // The thread's rows past the last token are 0, not those of another sequence.
   __device__ void clear_rows() const {
 #pragma unroll 1
-    for (int t = max(left_, kRows * block_); t < kRows * block_ + kRows; ++t)
+    for (int t = max(left_, kRows * share_); t < kRows * share_ + kRows; ++t)
 #pragma unroll
       for (int which = 0; which < 2; ++which)
         *reinterpret_cast<uint16_t*>(base_ + kShared.rows + which * Panel::bytes +
@@ -415,15 +288,15 @@ class DeltaKeyGradient90 {
     float by = 1;
 #pragma unroll 4
     for (int i = 0; i < kRows; ++i) {
-      const int t = kRows * block_ + i;
+      const int t = kRows * share_ + i;
       by *= decay(t);
       put(Shape::at_q, t, one(0, t) * by), put(Shape::at_k, t, one(1, t) * by);
     }
-    floats(kShared.total)[block_ * 64 + channel_] = by;
+    floats(kShared.total)[share_ * 64 + channel_] = by;
     by = 1;
 #pragma unroll 4
     for (int i = kRows - 1; i >= 0; --i) {
-      const int t = kRows * block_ + i;
+      const int t = kRows * share_ + i;
       put(Shape::at_columns, t, one(1, t) * by);
       by *= decay(t);
     }
@@ -431,42 +304,23 @@ class DeltaKeyGradient90 {
 
   // ---- phase 3
 
-  // x and y past a block of tokens.
-  __device__ __forceinline__ void pass(Sums& x, Sums& y, int block) const {
-    const float* total = floats(kShared.total) + block * 64 + half() * 32 + lane_ % 4 * 2;
-#pragma unroll
-    for (int j = 0; j < kSums; ++j) {
-      const float2 by = *reinterpret_cast<const float2*>(total + 8 * j);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) x[j][i] *= i % 2 ? by.y : by.x, y[j][i] *= i % 2 ? by.y : by.x;
-    }
-  }
-  __device__ __forceinline__ static void times(Sums& x, float low, float high) {
-#pragma unroll
-    for (int j = 0; j < kSums; ++j)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float by = i / 2 ? high : low;
-        x[j][i] = by == 0 ? 0 : by * x[j][i];
-      }
-  }
   // dq and dk2 to before the warp's tokens, dk and state to after them.
   __device__ __forceinline__ void join_blocks(Sums& dq, Sums& dk2, Sums& state, Sums& dk) const {
     const float* norm = floats(kShared.norm) + first_row() + lane_ / 4;
     const bool there[2] = {first_row() + lane_ / 4 >= from_, first_row() + lane_ / 4 + 8 >= from_};
-    times(dq, there[0] ? a_.scale * norm[64] : 0.f, there[1] ? a_.scale * norm[72] : 0.f);
-    times(dk2, -norm[0], -norm[8]);
-    times(state, a_.scale * norm[0], a_.scale * norm[8]);
-    clear(dk);
+    Base::times(dq, there[0] ? a_.scale * norm[64] : 0.f, there[1] ? a_.scale * norm[72] : 0.f);
+    Base::times(dk2, -norm[0], -norm[8]);
+    Base::times(state, a_.scale * norm[0], a_.scale * norm[8]);
+    Base::clear(dk);
     const int own = warp_ % 4;
     const uint32_t f = at_ + kShared.panels, g = f + Shape::at_g;
     const uint32_t rows = Panel::at(first_row() + outer_row(lane_), outer_chunk(lane_));
     const uint32_t columns = Panel::at(inner_row(lane_), 2 * own + inner_chunk(lane_));
     const uint32_t channels =
-        Panel::at(outer_row(lane_), outer_chunk(lane_)) ^ static_cast<uint32_t>(half() * 64);
+        Panel::at(outer_row(lane_), outer_chunk(lane_)) ^ static_cast<uint32_t>(group() * 64);
 #pragma unroll 1
     for (int n = 0; n < own; ++n) {
-      pass(dq, dk2, n);
+      Base::pass(dq, dk2, n);
       const uint32_t from = f + Shape::at_columns + channels + n * kRows * kPanelRowBytes;
       uint32_t x[4], y[4];
       load_matrices(x, f + (rows ^ n * 32)), load_matrices(y, g + (rows ^ n * 32));
@@ -480,7 +334,7 @@ class DeltaKeyGradient90 {
     }
 #pragma unroll 1
     for (int n = 3; n > own; --n) {
-      pass(dk, state, n);
+      Base::pass(dk, state, n);
       const uint32_t step = n * kRows * kPanelRowBytes;
       uint32_t x[4], y[4];
       load_matrices_transposed(x, f + columns + step);
@@ -500,7 +354,7 @@ class DeltaKeyGradient90 {
     for (int j = 0; j < kSums; ++j)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const int t = first_row() + lane_ / 4 + 8 * h, c = half() * 32 + 8 * j + lane_ % 4 * 2;
+        const int t = first_row() + lane_ / 4 + 8 * h, c = group() * 32 + 8 * j + lane_ % 4 * 2;
         *reinterpret_cast<float2*>(sums(which, t) + (c ^ t % 4 * 8)) =
             make_float2(x[j][2 * h], x[j][2 * h + 1]);
       }
@@ -510,7 +364,7 @@ class DeltaKeyGradient90 {
 
   __device__ __forceinline__ void within() const {
     float dq[kRows], dk2[kRows], g[kRows], q[kRows], k[kRows];
-    const int first = kRows * block_;
+    const int first = kRows * share_;
     float by = 1;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
@@ -524,7 +378,7 @@ class DeltaKeyGradient90 {
       sum(2, first + i) *= by, sum(3, first + i) *= by;
       by *= g[i];
     }
-    const float4* pairs = reinterpret_cast<const float4*>(base_ + kShared.pairs) + block_ * 128;
+    const float4* pairs = reinterpret_cast<const float4*>(base_ + kShared.pairs) + share_ * 128;
     float owns = 0, carries = 0, dots[3][4];
 #pragma unroll
     for (int s = 0; s < kRows; ++s) {
@@ -552,8 +406,8 @@ class DeltaKeyGradient90 {
       dots[0][s % 4] = q[s] * dq[s], dots[1][s % 4] = k[s] * dk, dots[2][s % 4] = k[s] * dk2[s];
       if (s % 4 == 3) give_dots(dots, first + s - 3);
     }
-    floats(kShared.own)[block_ * 64 + channel_] = owns;
-    floats(kShared.carry)[block_ * 64 + channel_] = carries;
+    floats(kShared.own)[share_ * 64 + channel_] = owns;
+    floats(kShared.carry)[share_ * 64 + channel_] = carries;
   }
   // Sums over the warp's channels of four tokens, to both blocks: lanes from 8 i on have token i.
   __device__ __forceinline__ void give_dots(const float (&x)[3][4], int first) const {
@@ -587,14 +441,14 @@ class DeltaKeyGradient90 {
   }
   __device__ void gates(const float (&raw)[kRows]) const {
     if (!w_.dgate_key && !w_.b.terms.dg) return;
-    const int first = kRows * block_;
+    const int first = kRows * share_;
     float states = 0, all = 1, before = 0, after = 0;
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
       states += floats(kShared.states)[n * 64 + channel_];
       all *= floats(kShared.total)[n * 64 + channel_];
-      if (n < block_) before += floats(kShared.carry)[n * 64 + channel_];
-      if (n > block_) after += floats(kShared.own)[n * 64 + channel_];
+      if (n < share_) before += floats(kShared.carry)[n * 64 + channel_];
+      if (n > share_) after += floats(kShared.own)[n * 64 + channel_];
     }
     before += decayed(all, a_.scale * states);
     float carry[kRows];
@@ -605,59 +459,14 @@ class DeltaKeyGradient90 {
       if (first + i < left_) after += sum(1, first + i);
       carry[i] += after;
     }
-    if (w_.b.terms.dg) {
-      const int64_t row = (int64_t{batch_} * a_.s + token_ + first) * a_.heads + head_;
-      give(carry, w_.b.terms.dg + row * D + channel(), a_.heads * D);
-    }
-    if (!w_.dgate_key) return;
-    times_slopes(carry, raw);
-    const int64_t at = w_.dgate_key.offset(batch_, token_ + first, head_, channel());
-    const int64_t step = w_.dgate_key.view.stride[1];
-    if (w_.dgate_key.dtype == FOVEA_F32)
-      give(carry, w_.dgate_key.view.template as<float>() + at, step);
-    else
-      give(carry, w_.dgate_key.view.template as<uint16_t>() + at, step);
+    Base::give_gates(carry, raw);
   }
-  __device__ void times_slopes(float (&x)[kRows], const float (&raw)[kRows]) const {
-    if (a_.gate.map == FOVEA_X_GATE_MAP_LOG && !(a_.gate.bound > 0)) {
-#pragma unroll
-      for (int i = 0; i < kRows; ++i) x[i] = raw[i] == -INFINITY ? 0 : x[i];
-      return;
-    }
-    const float rate = a_.rate_of(head_);
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const int t = kRows * block_ + i;
-      decay(t) = raw[i], sum(3, t) = x[i];
-    }
-#pragma unroll 1
-    for (int t = kRows * block_; t < kRows * block_ + kRows; ++t) {
-      const float slope = a_.gate(decay(t), rate).slope, of = sum(3, t);
-      sum(3, t) = of == 0 || slope == 0 ? 0 : of * slope;
-    }
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) x[i] = sum(3, kRows * block_ + i);
-  }
-  // A value of each of the thread's tokens.
-  template <class T>
-  __device__ __forceinline__ void give(const float (&x)[kRows], T* to, int64_t step) const {
-    const int last = left_ - kRows * block_;
-#pragma unroll
-    for (int i = 0; i < kRows; ++i, to += step) {
-      if (i >= last) continue;
-      if constexpr (sizeof(T) == 4)
-        *to = x[i];
-      else
-        *to = static_cast<uint16_t>(pack<Dtype>(x[i], x[i]));
-    }
-  }
-
   __device__ void rows() const {
     give_rows(0, w_.dq, w_.b.terms.dq), give_rows(1, w_.dk, w_.b.terms.dk);
   }
   // Of q (0) or k (1): the output, through its norm; or terms of q^ or k^.
   __device__ __forceinline__ void give_rows(int which, const Floats<4>& to, float* term) const {
-    const int first = kRows * block_;
+    const int first = kRows * share_;
     const float* norm = floats(kShared.norm) + (which ? 0 : kChainTokens) + first;
     if (!to && !term) return;
     if (to) {
@@ -669,8 +478,9 @@ class DeltaKeyGradient90 {
         for (int i = 0; i < kRows; ++i)
           x[i] = fmaf(-norm[i] * norm[i] * dot(which, first + i), one(which, first + i), x[i]);
       }
-      give(x, to.view.template as<uint16_t>() + to.offset(batch_, token_ + first, head_, channel()),
-           to.view.stride[1]);
+      Base::give(
+          x, to.view.template as<uint16_t>() + to.offset(batch_, token_ + first, head_, channel()),
+          to.view.stride[1]);
     } else {
       const int64_t row = (int64_t{batch_} * a_.s + token_ + first) * a_.heads + head_;
 #pragma unroll 1
@@ -694,15 +504,6 @@ class DeltaKeyGradient90 {
     if (w_.dbeta) w_.dbeta.store(x == 0 || by.slope == 0 ? 0 : x * by.slope, batch_, token, head_);
     if (w_.b.terms.dbeta) w_.b.terms.dbeta[(batch_ * a_.s + token) * a_.heads + head_] = x;
   }
-
-  const DeltaBackwardWork90& w_;
-  const Recur& a_;
-  unsigned char* base_;
-  uint32_t at_;
-  const int lane_, warp_;
-  const int channel_, block_;  // of a thread: one of 64 channels, tokens from 16 block on
-  int64_t slot_;
-  int head_, batch_, token_, left_, from_, part_;
 };
 
 template <class Shape>

@@ -7,8 +7,10 @@
 // gradients is that of backward_chain_sm90.cuh, except that warpgroup 2 makes B' dO and A' dO.
 //
 //   | barrier    | who arrives           | who waits       | what it guards                 |
-//   | keys full  | producer, TMA         | gradient        | T, G, A~, B-, K- of a chunk    |
+//   | keys full  | producer, TMA         | gradient        | T, G, A~ of a chunk            |
 //   | keys empty | warps of the gradient | producer        | the same, to be written        |
+//   | ends full  | producer, TMA         | gradient        | B-, K- of a chunk              |
+//   | ends empty | warps of the gradient | producer        | the same, to be written        |
 //   | q full     | producer, TMA         | both            | B, A, Q~, dO of a chunk        |
 //   | q empty    | warps of both         | producer        | the same, to be written        |
 //   | x full     | warps of warpgroup 2  | gradient        | B' dO and A' dO of a chunk     |
@@ -36,6 +38,7 @@ struct DeltaLowReverseShape90 {
   static constexpr int key_bytes = delta_low_bytes(D), at_mixed = kDeltaKeysAt;
   static constexpr int at_answer = kDeltaLowKeysAt, at_update = at_answer + TileQ::bytes;
   static constexpr int at_values = at_update + TileQ::bytes;
+  static_assert(at_values + TileQ::bytes == key_bytes);
   static constexpr int at_value_score = kDeltaScoreStride, at_query = kDeltaLowQueryAt;
   static constexpr int at_dout = delta_low_query_bytes(D), query_bytes = at_dout + TileV::bytes;
 };
@@ -49,6 +52,7 @@ struct DeltaLowReverseShared90 : sm90::SharedLayout {
   int dy = tiles(Shape::TileV::bytes);
   int x = tiles(2 * kChainTokens * kChainColumns * 4);
   int key_pipe = this->pipeline(Shape::Stages);
+  int end_pipe = this->pipeline(Shape::Stages);
   int q_pipe = this->pipeline(Shape::QStages);
   int x_pipe = this->pipeline(1);
   int w_pipe = this->pipeline(1);
@@ -57,41 +61,24 @@ struct DeltaLowReverseShared90 : sm90::SharedLayout {
 };
 
 template <class Shape>
-class DeltaLowReverse90 {
-  static constexpr int Dtype = Shape::Dtype, D = Shape::D, kSums = kChainColumns / 8;
-  using TileQ = typename Shape::TileQ;
-  using TileV = typename Shape::TileV;
-  using TileH = typename Shape::TileH;
-  using KeyState = typename Shape::Keys::State;
-  using QueryState = typename Shape::Queries::State;
-  using OneState = typename Shape::One::State;
-  static constexpr DeltaLowReverseShared90<Shape> kShared = DeltaLowReverseShared90<Shape>();
+class DeltaLowReverse90 : public DeltaReverseChain90<Shape, DeltaLowReverseShared90<Shape>> {
+  using Base = DeltaReverseChain90<Shape, DeltaLowReverseShared90<Shape>>;
+  using Base::column_, Base::head_, Base::slot_, Base::chunks_, Base::first, Base::q_tile;
+  using Base::Dtype, Base::D, Base::kSums, Base::kShared, Base::w_, Base::a_, Base::base_,
+      Base::at_;
+  using Base::key_tile;
+  using Base::keys_, Base::queries_, Base::x_, Base::slopes_, Base::values_, Base::run_;
+  using typename Base::KeyState, typename Base::QueryState, typename Base::OneState;
+  using typename Base::TileH, typename Base::TileQ, typename Base::TileV;
 
  public:
-  static constexpr int shared_bytes = kShared.bytes + 1024;  // the base is aligned
-
   __device__ DeltaLowReverse90(const DeltaBackwardWork90& work, unsigned char* raw, uint32_t block)
-      : w_(work),
-        a_(work.b.forward),
-        base_(raw + (-shared_address(raw) & 1023)),
-        at_(shared_address(base_)),
-        keys_{at_ + kShared.key_pipe},
-        queries_{at_ + kShared.q_pipe},
-        x_{at_ + kShared.x_pipe},
-        slopes_{at_ + kShared.w_pipe},
-        values_{at_ + kShared.dv_pipe} {
-    const auto tiles = static_cast<uint32_t>(w_.forward.tiles);
-    const auto heads = static_cast<uint32_t>(a_.heads);
-    column_ = int64_t{block % tiles} * kChainColumns, block /= tiles;
-    head_ = block % heads;
-    run_ = a_.run[block / heads];
-    slot_ = w_.forward.slot(run_.sequence, run_.begin);
-    chunks_ = static_cast<int>((run_.count + kChainTokens - 1) / kChainTokens);
-  }
+      : Base(work, raw, block), ends_{at_ + kShared.end_pipe} {}
 
   __device__ void init() const {
     if (threadIdx.x == 0) {
-      keys_.init(1, 4), queries_.init(1, 8), x_.init(4, 4), slopes_.init(4, 1), values_.init(4, 1);
+      keys_.init(1, 4), ends_.init(1, 4), queries_.init(1, 8), x_.init(4, 4), slopes_.init(4, 1),
+          values_.init(4, 1);
       sm90::barrier_init(at_ + kShared.tail, 1);
       sm90::barrier_init_done();
     }
@@ -109,12 +96,6 @@ class DeltaLowReverse90 {
       const int last = static_cast<int>(min(int64_t{kChainTokens}, run_.count - first(c)));
       const int from = static_cast<int>(clamp_i64(run_.from - first(c), 0, last));
       const int64_t at = (slot_ + c) * a_.heads + head_;
-      keys_.acquire(key);
-      if (lane == 0) {
-        sm90::barrier_expect(keys_.full(key), Shape::key_bytes);
-        sm90::tma_load(key_tile(key), w_.forward.inverses + at * Shape::key_bytes, Shape::key_bytes,
-                       keys_.full(key));
-      }
       queries_.acquire(query);
       const uint32_t q = q_tile(query);
       const bool partial = from > 0 || last < kChainTokens;
@@ -126,59 +107,41 @@ class DeltaLowReverse90 {
                            static_cast<int>(head_), static_cast<int>(run_.batch));
       }
       __syncwarp();
-      if (!partial) continue;
-      sm90::barrier_wait(full, tail);
-      tail ^= 1;
-      zero_rows(q + Shape::at_dout, 0, from), zero_rows(q + Shape::at_dout, last, kChainTokens);
-      sm90::fence_shared();
-      __syncwarp();
-      if (lane == 0) sm90::barrier_arrive(queries_.full(query));
+      if (partial) {
+        sm90::barrier_wait(full, tail);
+        tail ^= 1;
+        Base::template zero_rows<TileV>(q + Shape::at_dout, 0, from),
+            Base::template zero_rows<TileV>(q + Shape::at_dout, last, kChainTokens);
+        sm90::fence_shared();
+        __syncwarp();
+        if (lane == 0) sm90::barrier_arrive(queries_.full(query));
+      }
+      load_keys(ends_, key, at, Shape::at_update, Shape::key_bytes);
+      load_keys(keys_, key, at, 0, Shape::at_update);
     }
   }
 
   // Warp 1.
   __device__ void store_parts() const {
-    const int lane = threadIdx.x % 32;
     OneState slot;
     for (int c = chunks_ - 1; c >= 0; --c, slot.next()) {
-      const int64_t left = run_.count - first(c);
       const int64_t at =
           ((slot_ + c) * a_.heads + head_) * w_.forward.tiles + column_ / kChainColumns;
-      slopes_.wait(slot);
-      if (lane == 0) {
-        sm90::tma_store(w_.slopes + at * TileH::bytes, at_ + kShared.w, TileH::bytes);
-        sm90::tma_store_commit();
-      }
+      Base::store_slope(slot, slot_ + c, true);
       values_.wait(slot);
-      if (lane == 0) {
+      if (threadIdx.x % 32 == 0) {
         sm90::tma_store(w_.answers + at * TileV::bytes, at_ + kShared.dy, TileV::bytes);
-        if (left >= kChainTokens)
-          sm90::tma_store_box(w_.dv_map, at_ + kShared.dv, static_cast<int>(column_),
-                              static_cast<int>(run_.begin + first(c)), static_cast<int>(head_),
-                              static_cast<int>(run_.batch));
         sm90::tma_store_commit();
       }
-      for (int i = lane; left < kChainTokens && i < left * kPanelChunks; i += 32) {
-        const int row = i / kPanelChunks, chunk = i % kPanelChunks;
-        const int64_t to =
-            w_.dv.offset(run_.batch, run_.begin + first(c) + row, head_, column_ + chunk * kChunk);
-        *reinterpret_cast<uint4*>(w_.dv.view.template as<uint16_t>() + to) =
-            *reinterpret_cast<const uint4*>(base_ + kShared.dv + TileV::at(row, chunk));
-      }
-      __syncwarp();
-      if (lane == 0) {
-        sm90::tma_store_wait_read<0>();
-        sm90::barrier_arrive(slopes_.empty(slot)), sm90::barrier_arrive(values_.empty(slot));
-      }
+      Base::store_values(slot, c);
     }
-    if (lane == 0) sm90::tma_store_wait<0>();
+    if (threadIdx.x % 32 == 0) sm90::tma_store_wait<0>();
   }
 
   // Warpgroup 1.
   __device__ void move_gradient() const {
     ChainState<D> state;
-    state.load({w_.b.dstate_out, FOVEA_F32}, w_.b.dstate_out ? run_.sequence : -1, head_, column_);
-    multiply(state.x, 1 / a_.scale);
+    Base::begin_gradient(state);
     KeyState key;
     QueryState query;
     OneState one;
@@ -201,9 +164,9 @@ class DeltaLowReverse90 {
         sm90::pin(dy);
         float none[2];
         pack_rows<Dtype>(packed, dy, none);
-        multiply(dy, a_.scale);
+        Base::multiply(dy, a_.scale);
         values_.acquire(one);
-        publish_rows(kShared.dy, dy);
+        Base::publish_rows(kShared.dy, dy);
       }
       sm90::fence();
       sm90::product_columns<Dtype>(z, packed, sm90::descriptor(k + Shape::at_mixed), true);
@@ -216,15 +179,14 @@ class DeltaLowReverse90 {
       state.advance(reinterpret_cast<const float*>(&by) + kDeltaChannels / 4, by.zero[1], sum);
       __syncwarp();
       keys_.release(key);
-      multiply(z, a_.scale);
-      if (w_.b.terms.dv) keep_values(z, c);
-      publish_rows(kShared.dv, z);
+      Base::multiply(z, a_.scale);
+      if (w_.b.terms.dv) Base::keep_values(z, c);
+      Base::publish_rows(kShared.dv, z);
       sm90::fence_shared();
       __syncwarp();
       sm90::barrier_arrive_warp(values_.full(one));
     }
-    multiply(state.x, a_.scale);
-    if (w_.b.dstate_in) state.store({w_.b.dstate_in, FOVEA_F32}, run_.sequence, head_, column_);
+    Base::end_gradient(state);
   }
 
   // Warpgroup 2.
@@ -257,29 +219,15 @@ class DeltaLowReverse90 {
   }
 
  private:
-  __device__ static int64_t first(int chunk) {
-    return int64_t{chunk} * kChainTokens;
+  // Bytes [begin, end) of the tiles of a chunk and head, by the producer.
+  __device__ void load_keys(const typename Shape::Keys& pipe, const KeyState& key, int64_t chunk,
+                            int begin, int end) const {
+    pipe.acquire(key);
+    if (threadIdx.x % 32) return;
+    pipe.expect(key, end - begin);
+    sm90::tma_load(key_tile(key) + begin, w_.forward.inverses + chunk * Shape::key_bytes + begin,
+                   end - begin, pipe.full(key));
   }
-  __device__ uint32_t key_tile(const KeyState& at) const {
-    return at_ + kShared.keys + at.stage * Shape::key_bytes;
-  }
-  __device__ uint32_t q_tile(const QueryState& at) const {
-    return at_ + kShared.q + at.stage * Shape::query_bytes;
-  }
-  // Rows [begin, end) of dO, by a warp.
-  __device__ static void zero_rows(uint32_t tile, int begin, int end) {
-    for (int i = begin * kPanelChunks + static_cast<int>(threadIdx.x % 32); i < end * kPanelChunks;
-         i += 32)
-      sm90::store_zeros(tile + TileV::at(i / kPanelChunks, i % kPanelChunks));
-  }
-  template <int N>
-  __device__ static void multiply(float (&x)[N][4], float by) {
-#pragma unroll
-    for (int j = 0; j < N; ++j)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) x[j][i] *= by;
-  }
-
   // Publishes W; dY' in flight, of dU' in two parts; z = |k|^-1 . (W' K-') + dO' A.
   __device__ __forceinline__ void find_dy(const ChainState<D>& state, uint32_t k,
                                           const DeltaVectors& by, const KeyState& key,
@@ -290,7 +238,7 @@ class DeltaLowReverse90 {
     {
       uint32_t w[D / 16][4];
       pack_rows<Dtype>(w, state.x, none);
-      keys_.wait(key);
+      ends_.wait(key);
       sm90::fence();
       sm90::product_rows<Dtype, TileQ>(y, w, sm90::descriptor(k + Shape::at_update));
       sm90::product_rows<Dtype, TileQ>(z, w, sm90::descriptor(k + Shape::at_values));
@@ -299,8 +247,10 @@ class DeltaLowReverse90 {
       publish<Dtype, TileH>(at_ + kShared.w, nullptr, w, none);
       sm90::barrier_arrive_warp(slopes_.full(one));
       x_.wait(one);
+      keys_.wait(key);
       sm90::wait<0>();
       sm90::pin(y), sm90::pin(z);
+      ends_.release(key);
     }
     const float4* x = reinterpret_cast<const float4*>(base_ + kShared.x) + threadIdx.x % 128;
 #pragma unroll
@@ -321,42 +271,8 @@ class DeltaLowReverse90 {
     sm90::product_columns<Dtype>(dy, low, inverse, true);
     sm90::commit();
   }
-  // x', value columns as rows, to a tile [token][value].
-  __device__ __forceinline__ void publish_rows(int to, const float (&x)[kSums][4]) const {
-    const int lane = threadIdx.x % 32;
-    const int chunk = threadIdx.x % 128 / 32 * 2 + inner_chunk(lane);
-    uint32_t packed[kChainTokens / 16][4];
-    float none[2];
-    pack_rows<Dtype>(packed, x, none);
-#pragma unroll
-    for (int n = 0; n < kChainTokens / 16; ++n)
-      sm90::store_matrices_transposed(at_ + to + TileV::at(16 * n + inner_row(lane), chunk),
-                                      packed[n]);
-  }
-  // As terms, for heads that share a head of v.
-  __device__ void keep_values(const float (&dv)[kSums][4], int c) const {
-    const int row = ChainState<D>::row(), pair = threadIdx.x % 4 * 2;
-#pragma unroll
-    for (int j = 0; j < kSums; ++j)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int64_t t = first(c) + 8 * j + pair + i % 2;
-        if (t >= run_.count) continue;
-        const int64_t at = (run_.batch * a_.t + run_.begin + t) * a_.heads + head_;
-        w_.b.terms.dv[at * a_.e + column_ + row + i / 2 * 8] = dv[j][i];
-      }
-  }
 
-  const DeltaBackwardWork90& w_;
-  const Recur& a_;
-  unsigned char* base_;
-  uint32_t at_;
-  typename Shape::Keys keys_;
-  typename Shape::Queries queries_;
-  typename Shape::One x_, slopes_, values_;
-  RunTokens run_;
-  int64_t column_, head_, slot_;
-  int chunks_;
+  typename Shape::Keys ends_;  // B-, K-, the first that a chunk has no use for
 };
 
 template <class States, class Reverse>

@@ -28,8 +28,7 @@
 //   | rows full   | thread 0, TMA | all         | Q, A, B, K of the chunk            |
 #pragma once
 #include "cuda/block/reduce.cuh"
-#include "ops/delta/backward.cuh"
-#include "ops/delta/chunk_sm90.cuh"
+#include "ops/delta/backward_gated_tile_sm90.cuh"
 
 namespace fovea::cuda {
 
@@ -45,7 +44,7 @@ struct DeltaLowGradientShape90 {
   // Then in their place: E, F, M, N, and the scaled rows; then sums in f32.
   static constexpr int at_q = 4 * Panel::bytes, at_a = 5 * Panel::bytes;
   static constexpr int at_b = 6 * Panel::bytes, at_k = 7 * Panel::bytes;
-  static constexpr int sum_bytes = kChainTokens * 64 * 4;
+  static constexpr int sum_bytes = kChainTokens * 64 * 4, slope_sums = 4;
   static constexpr int panel_bytes = 7 * sum_bytes;
   static_assert(8 * Panel::bytes <= panel_bytes && Stages * stage_bytes <= panel_bytes);
 };
@@ -66,15 +65,16 @@ struct DeltaLowGradientShared90 : sm90::SharedLayout {
 };
 
 template <class Shape>
-class DeltaLowGradient90 {
-  static constexpr int Dtype = Shape::Dtype, D = Shape::D;
-  static constexpr int kSums = 2, kRows = 16;  // of a warp: blocks of 8 channels, tokens
-  static constexpr int kLast = 8;              // tokens of a thread in phase 5
+class DeltaLowGradient90 : DeltaGatedGradient90<Shape, DeltaLowGradientShared90<Shape>, 8, 16> {
+  using Base = DeltaGatedGradient90<Shape, DeltaLowGradientShared90<Shape>, 8, 16>;
+  using Base::base_, Base::at_, Base::lane_, Base::warp_, Base::channel_, Base::share_;
+  using Base::Dtype, Base::D, Base::kSums, Base::kRows, Base::kShared, Base::w_, Base::a_;
+  using Base::one, Base::put, Base::channel, Base::first_row, Base::group;
+  using Base::part_, Base::floats, Base::sums, Base::sum, Base::decay, Base::at, Base::wide;
+  using Base::slot_, Base::head_, Base::batch_, Base::token_, Base::left_, Base::from_;
+  using typename Base::Panel, typename Base::Sums, typename Base::Scores;
   using TileH = typename Shape::TileH;
-  using Panel = typename Shape::Panel;
-  using Sums = float[kSums][4];
-  using Scores = float[8][4];
-  static constexpr DeltaLowGradientShared90<Shape> kShared = DeltaLowGradientShared90<Shape>();
+  static constexpr int kLast = Base::kTokens;  // of a thread in phase 5
   // What a thread has of its tokens at last.
   struct Gradients {
     float dq[kLast], da[kLast], db[kLast], dk[kLast], own[kLast], later[kLast], carry[kLast];
@@ -84,28 +84,21 @@ class DeltaLowGradient90 {
   static constexpr int shared_bytes = kShared.bytes;
 
   __device__ DeltaLowGradient90(const DeltaBackwardWork90& work, unsigned char* base)
-      : w_(work),
-        a_(work.b.forward),
-        base_(base),
-        at_(shared_address(base)),
-        lane_(threadIdx.x % 32),
-        warp_(sm90::uniform(threadIdx.x / 32)),
-        channel_(threadIdx.x % 64),
-        eighth_(sm90::uniform(threadIdx.x / 64)) {}
+      : Base(work, base) {}
 
   __device__ void run(uint32_t block) {
-    if (!find(block)) return;
+    if (!Base::find(block)) return;
     begin();
-    load_norms();
-    find_decays();
+    Base::load_norms(delta_low_bytes(D), delta_low_query_bytes(D));
+    Base::find_decays();
     __syncthreads();
     {
       Sums dq, da, of_b, of_k;
       Scores score;
       float states;
       multiply(dq, da, of_b, of_k, score, states);
-      floats(kShared.states)[eighth_ * 64 + channel_] = states;
-      write_score(score, quarter());
+      floats(kShared.states)[share_ * 64 + channel_] = states;
+      write_score(score, group());
       scale_rows();
       __syncthreads();
       Sums db, dk;
@@ -114,12 +107,12 @@ class DeltaLowGradient90 {
       keep_all(dq, da, of_b, of_k, db, dk);
     }
     __syncthreads();
-    if (eighth_ < 4)
+    if (share_ < 4)
       within<false>();
     else
       within<true>();
     float raw[kLast] = {};
-    if (w_.dgate_key) load_gates(raw);
+    if (w_.dgate_key) Base::load_gates(raw);
     __syncthreads();
     Gradients of;
     join_sums(of);
@@ -129,51 +122,13 @@ class DeltaLowGradient90 {
   }
 
  private:
-  __device__ float* floats(int at) const { return reinterpret_cast<float*>(base_ + at); }
   __device__ uint32_t full(int stage) const { return at_ + kShared.full + 8 * stage; }
   __device__ uint32_t panels(int stage) const {
     return at_ + kShared.panels + stage * Shape::stage_bytes;
   }
   // Sums in f32: 0 dq, 1 da, 2 db, 3 dk, 4 what W gave to b . db + k . dk; 5, 6: a's part of 2, 3.
-  __device__ float* sums(int which, int t) const {
-    return floats(kShared.panels + which * Shape::sum_bytes) + t * 64;
-  }
-  __device__ float& sum(int which, int t) const { return sums(which, t)[channel_ ^ t % 4 * 8]; }
-  __device__ float& decay(int t) const { return floats(kShared.decays)[t * 64 + channel_]; }
-  // Where a row's channel lies in a panel.
-  __device__ static int at(int t, int channel) {
-    return static_cast<int>(Panel::at(t, channel / 8)) + channel % 8 * 2;
-  }
-  __device__ static float wide(const unsigned char* from) {
-    return float_of(uint32_t{*reinterpret_cast<const uint16_t*>(from)} << 16);
-  }
-  // The thread's channel of a row of Q (0), A, B or K (3), once clear_rows() has run.
-  __device__ float one(int which, int t) const {
-    return wide(base_ + kShared.rows + which * Panel::bytes + at(t, channel_));
-  }
-  __device__ void put(int to, int t, float x) const {
-    *reinterpret_cast<uint16_t*>(base_ + kShared.panels + to + at(t, channel_)) =
-        static_cast<uint16_t>(pack<Dtype>(x, x));
-  }
-  __device__ int channel() const { return 64 * part_ + channel_; }
   // In phases 2 and 4: the thread's block of tokens.
-  __device__ int block() const { return eighth_ % 4; }
-
-  __device__ bool find(uint32_t block) {
-    const auto heads = static_cast<uint32_t>(a_.heads);
-    part_ = static_cast<int>(block % Shape::Parts), block /= Shape::Parts;
-    const uint32_t slot = block / heads;
-    head_ = static_cast<int>(block - slot * heads), slot_ = slot;
-    const int64_t sequence = a_.run.start ? w_.forward.sequence_of(slot_)
-                                          : slot / static_cast<uint32_t>(w_.forward.chunks);
-    const RunTokens run = a_.run[sequence];
-    const int64_t first = (slot_ - w_.forward.slot(sequence, run.begin)) * kChainTokens;
-    if (first >= run.count) return false;
-    left_ = static_cast<int>(clamp_i64(run.count - first, 0, kChainTokens));
-    from_ = static_cast<int>(clamp_i64(run.from - first, 0, kChainTokens));
-    token_ = static_cast<int>(run.begin + first), batch_ = static_cast<int>(run.batch);
-    return true;
-  }
+  __device__ int block() const { return share_ % 4; }
 
   // ---- phase 1
 
@@ -212,80 +167,11 @@ class DeltaLowGradient90 {
                    barrier);
   }
 
-  // As the forward's tiles have them.
-  __device__ void load_norms() const {
-    const int i = static_cast<int>(threadIdx.x), t = i % 64;
-    if (i >= 2 * kChainTokens) return;
-    const int64_t at = slot_ * a_.heads + head_;
-    const unsigned char* from = i < kChainTokens
-                                    ? w_.forward.inverses + at * delta_low_bytes(D)
-                                    : w_.forward.scores + at * delta_low_query_bytes(D);
-    floats(kShared.norm)[i] =
-        t < left_ ? reinterpret_cast<const float*>(from + kDeltaTile)[t] : 0.f;
-  }
-  // Of an eighth of the tokens, the thread's channel.
-  __device__ void find_decays() const {
-    const Log2Gate gate(a_, head_);
-    float raw[kLast];
-    load_gates(raw);
-#pragma unroll
-    for (int i = 0; i < kLast; ++i) decay(kLast * eighth_ + i) = raw[i];
-    if (gate.kind == Log2Map::log) decays_of<Log2Map::log>(gate);
-    if (gate.kind == Log2Map::power) decays_of<Log2Map::power>(gate);
-    if (gate.kind == Log2Map::bounded) decays_of<Log2Map::bounded>(gate);
-    if (gate.kind == Log2Map::softplus) decays_of<Log2Map::softplus>(gate);
-  }
-  // The raw gates with their bias, all loads at once.
-  __device__ __forceinline__ void load_gates(float (&x)[kLast]) const {
-    const float bias = a_.bias ? *a_.bias.at(head_, channel()) : 0.f;
-    const int64_t step = a_.gate_key.view.stride[1];
-    const int first = kLast * eighth_;
-    const int64_t at = a_.gate_key.offset(batch_, token_ + first, head_, channel());
-    if (a_.gate_key.dtype == FOVEA_F32) {
-      const float* from = a_.gate_key.view.template as<const float>() + at;
-#pragma unroll
-      for (int i = 0; i < kLast; ++i, from += step) x[i] = first + i < left_ ? *from : 0.f;
-    } else {
-      const uint16_t* from = a_.gate_key.view.template as<const uint16_t>() + at;
-#pragma unroll
-      for (int i = 0; i < kLast; ++i, from += step)
-        x[i] = float_of(first + i < left_ ? uint32_t{*from} << 16 : 0u);
-    }
-#pragma unroll
-    for (int i = 0; i < kLast; ++i) x[i] += bias;
-  }
-  template <Log2Map Kind>
-  __device__ __forceinline__ void decays_of(const Log2Gate& gate) const {
-    const bool heads = static_cast<bool>(a_.gate_head);
-#pragma unroll 4
-    for (int i = 0; i < kLast; ++i) {
-      const int t = kLast * eighth_ + i;
-      float log = gate.template of<Kind>(decay(t));
-      if (heads && t < left_)
-        log += gate.template of<Kind>(a_.gate_head(batch_, token_ + t, head_));
-      decay(t) = t < left_ ? exp2_fast(log < kGateLeast ? kGateLeast : log) : 1.f;
-    }
-  }
-
-  __device__ int first_row() const {
-    return kRows * (warp_ % 4);
-  }
-  __device__ int quarter() const {
-    return warp_ / 4;
-  }
-  template <int N>
-  __device__ static void clear(float (&x)[N][4]) {
-#pragma unroll
-    for (int j = 0; j < N; ++j)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) x[j][i] = 0;
-  }
-
   // dq = dO H, da = dY H, of_b = U W, of_k = V W, of the warp's tokens and channels.  score: of the
   // warp's quarter dO U', dO V', dY U' or dY V'.  <H, W> of the thread's channel.
   __device__ __forceinline__ void multiply(Sums& dq, Sums& da, Sums& of_b, Sums& of_k,
                                            Scores& score, float& states) const {
-    clear(dq), clear(da), clear(of_b), clear(of_k), clear(score);
+    Base::clear(dq), Base::clear(da), Base::clear(of_b), Base::clear(of_k), Base::clear(score);
     states = 0;
 #pragma unroll 1
     for (int tile = 0; tile < w_.forward.tiles; ++tile) {
@@ -297,7 +183,7 @@ class DeltaLowGradient90 {
       const unsigned char* h = base_ + (at + Shape::at_h - at_);
 #pragma unroll 4
       for (int i = 0; i < kLast; ++i) {
-        const unsigned char* from = h + this->at(kLast * eighth_ + i, channel_);
+        const unsigned char* from = h + this->at(kLast * share_ + i, channel_);
         states = fmaf(wide(from), wide(from + Panel::bytes), states);
       }
       __syncthreads();
@@ -309,7 +195,7 @@ class DeltaLowGradient90 {
     const uint32_t rows = Panel::at(first_row() + outer_row(lane_), outer_chunk(lane_));
     const uint32_t tokens = Panel::at(inner_row(lane_), first_row() / 8 + inner_chunk(lane_));
     const uint32_t columns =
-        Panel::pair(at + Panel::at(outer_row(lane_), outer_chunk(lane_)), quarter());
+        Panel::pair(at + Panel::at(outer_row(lane_), outer_chunk(lane_)), group());
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const uint32_t step = k * kRows * kPanelRowBytes;
@@ -330,11 +216,11 @@ class DeltaLowGradient90 {
     }
   }
   __device__ __forceinline__ void multiply_scores(Scores& score, uint32_t at) const {
-    const uint32_t rows = at + quarter() / 2 * Shape::at_dy +
+    const uint32_t rows = at + group() / 2 * Shape::at_dy +
                           Panel::at(first_row() + outer_row(lane_), outer_chunk(lane_));
     const uint32_t u = at + Shape::at_u + Panel::at(outer_row(lane_), outer_chunk(lane_));
     const uint32_t v = at + Shape::at_v + Panel::at(inner_row(lane_), inner_chunk(lane_));
-    const bool values = quarter() % 2;
+    const bool values = group() % 2;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       uint32_t row[4];
@@ -379,21 +265,7 @@ class DeltaLowGradient90 {
         x[j][c] = s + later <= t && by != 0 ? by * x[j][c] : 0;
       }
     }
-    const int own = warp_ % 4, from = pair * kRows + lane_ / 4;
-#pragma unroll
-    for (int j = 0; j < 2; ++j)
-#pragma unroll
-      for (int c = 0; c < 4; ++c)
-        pairs[((8 * j + c % 2) * kRows + from + c / 2 * 8) * 2] = own < 2
-                                                                      ? own ? x[2 + j][c] : x[j][c]
-                                                                  : own < 3 ? x[4 + j][c]
-                                                                            : x[6 + j][c];
-    uint32_t p[1][4][4];
-    pack_operand<Dtype>(p, reinterpret_cast<const float(&)[1][8][4]>(x));
-    const uint32_t to = at_ + kShared.panels + which * Panel::bytes +
-                        Panel::at(first_row() + outer_row(lane_), outer_chunk(lane_));
-#pragma unroll
-    for (int k = 0; k < 4; ++k) sm90::store_matrices(Panel::pair(to, k), p[0][k]);
+    Base::give_score(x, pairs, which * Panel::bytes);
   }
   // The thread's rows past the last token are 0, not those of another sequence.
   __device__ void clear_rows(int first, int second) const {
@@ -406,7 +278,7 @@ class DeltaLowGradient90 {
   }
   // The thread's channel of q up and k down, or of a up' and b down.
   __device__ __forceinline__ void scale_rows() const {
-    const bool later = eighth_ >= 4;
+    const bool later = share_ >= 4;
     const int row = later ? 1 : 0, column = later ? 2 : 3;
     sm90::barrier_wait(full(Shape::Stages), 0);
     clear_rows(row, column);
@@ -430,45 +302,25 @@ class DeltaLowGradient90 {
 
   // ---- phase 3
 
-  // x and y past a block of tokens.
-  __device__ __forceinline__ void pass(Sums& x, Sums& y, int block) const {
-    const float* total = floats(kShared.total) + block * 64 + quarter() * 16 + lane_ % 4 * 2;
-#pragma unroll
-    for (int j = 0; j < kSums; ++j) {
-      const float2 by = *reinterpret_cast<const float2*>(total + 8 * j);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) x[j][i] *= i % 2 ? by.y : by.x, y[j][i] *= i % 2 ? by.y : by.x;
-    }
-  }
-  __device__ __forceinline__ static void times(Sums& x, float low, float high) {
-#pragma unroll
-    for (int j = 0; j < kSums; ++j)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const float by = i / 2 ? high : low;
-        x[j][i] = by == 0 ? 0 : by * x[j][i];
-      }
-  }
   // dq and da to before the warp's tokens, the others to after them.
   __device__ __forceinline__ void join_blocks(Sums& dq, Sums& da, Sums& of_b, Sums& of_k, Sums& db,
                                               Sums& dk) const {
     const float* norm = floats(kShared.norm) + first_row() + lane_ / 4;
     const int first = first_row() + lane_ / 4;
-    times(dq, first >= from_ ? a_.scale * norm[64] : 0.f,
-          first + 8 >= from_ ? a_.scale * norm[72] : 0.f);
-    times(da, first < left_ ? 1.f : 0.f, first + 8 < left_ ? 1.f : 0.f);
-    times(of_b, first < left_ ? a_.scale : 0.f, first + 8 < left_ ? a_.scale : 0.f);
-    times(of_k, a_.scale * norm[0], a_.scale * norm[8]);
-    clear(db), clear(dk);
+    Base::times(dq, first >= from_ ? a_.scale * norm[64] : 0.f,
+                first + 8 >= from_ ? a_.scale * norm[72] : 0.f);
+    Base::times(da, first < left_ ? 1.f : 0.f, first + 8 < left_ ? 1.f : 0.f);
+    Base::times(of_b, first < left_ ? a_.scale : 0.f, first + 8 < left_ ? a_.scale : 0.f);
+    Base::times(of_k, a_.scale * norm[0], a_.scale * norm[8]);
+    Base::clear(db), Base::clear(dk);
     const int own = warp_ % 4;
     const uint32_t f = at_ + kShared.panels;
     const uint32_t rows = Panel::at(first_row() + outer_row(lane_), outer_chunk(lane_));
     const uint32_t columns = Panel::at(inner_row(lane_), 2 * own + inner_chunk(lane_));
-    const uint32_t channels =
-        Panel::pair(Panel::at(outer_row(lane_), outer_chunk(lane_)), quarter());
+    const uint32_t channels = Panel::pair(Panel::at(outer_row(lane_), outer_chunk(lane_)), group());
 #pragma unroll 1
     for (int n = 0; n < own; ++n) {
-      pass(dq, da, n);
+      Base::pass(dq, da, n);
       const uint32_t from = f + channels + n * kRows * kPanelRowBytes;
       uint32_t x[4][4];
 #pragma unroll
@@ -486,7 +338,7 @@ class DeltaLowGradient90 {
     }
 #pragma unroll 1
     for (int n = 3; n > own; --n) {
-      pass(db, dk, n), pass(of_b, of_k, n);
+      Base::pass(db, dk, n), Base::pass(of_b, of_k, n);
       const uint32_t step = n * kRows * kPanelRowBytes;
       uint32_t x[4][4];
 #pragma unroll
@@ -511,7 +363,7 @@ class DeltaLowGradient90 {
     for (int j = 0; j < kSums; ++j)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const int t = first_row() + lane_ / 4 + 8 * h, c = quarter() * 16 + 8 * j + lane_ % 4 * 2;
+        const int t = first_row() + lane_ / 4 + 8 * h, c = group() * 16 + 8 * j + lane_ % 4 * 2;
         const unsigned char* from = base_ + kShared.rows + at(t, c);
         const auto b = *reinterpret_cast<const uint32_t*>(from + 2 * Panel::bytes);
         const auto k = *reinterpret_cast<const uint32_t*>(from + 3 * Panel::bytes);
@@ -544,7 +396,7 @@ class DeltaLowGradient90 {
       by *= g[i];
       if (!Later) x[i] = by * sum(0, t);
     }
-    const auto* pairs = reinterpret_cast<const float4*>(base_ + kShared.pairs) + eighth_ * 128;
+    const auto* pairs = reinterpret_cast<const float4*>(base_ + kShared.pairs) + share_ * 128;
     by = 1;
 #pragma unroll
     for (int s = kRows - 1; s >= 0; --s) {
@@ -582,7 +434,7 @@ class DeltaLowGradient90 {
     float owns = 0, carries = 0;
 #pragma unroll
     for (int i = 0; i < kLast; ++i) {
-      const int t = kLast * eighth_ + i;
+      const int t = kLast * share_ + i;
       const float q = one(0, t), a = one(1, t), b = one(2, t), k = one(3, t);
       x.dq[i] = sum(0, t), x.da[i] = sum(1, t), x.carry[i] = sum(4, t);
       x.db[i] = sum(2, t) + sum(5, t), x.dk[i] = sum(3, t) + sum(6, t);
@@ -595,8 +447,8 @@ class DeltaLowGradient90 {
         if (lane_ == 0) dots[0] = of_q, dots[2 * kChainTokens] = of_k;
       }
     }
-    floats(kShared.own)[eighth_ * 64 + channel_] = owns;
-    floats(kShared.carry)[eighth_ * 64 + channel_] = carries;
+    floats(kShared.own)[share_ * 64 + channel_] = owns;
+    floats(kShared.carry)[share_ * 64 + channel_] = carries;
   }
   __device__ float dot(int which, int t) const {
     const float* from = floats(kShared.dots) + which * 2 * kChainTokens + t;
@@ -610,8 +462,8 @@ class DeltaLowGradient90 {
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
       states += floats(kShared.states)[n * 64 + channel_];
-      if (n < eighth_) before += floats(kShared.carry)[n * 64 + channel_];
-      if (n > eighth_) after += floats(kShared.own)[n * 64 + channel_];
+      if (n < share_) before += floats(kShared.carry)[n * 64 + channel_];
+      if (n > share_) after += floats(kShared.own)[n * 64 + channel_];
     }
     before += decayed(all, a_.scale * states);
     float x[kLast];
@@ -621,52 +473,8 @@ class DeltaLowGradient90 {
     for (int i = kLast - 1; i >= 0; --i) {
       after += of.own[i], x[i] += after, after += of.later[i];
     }
-    const int first = kLast * eighth_;
-    if (w_.b.terms.dg) {
-      const int64_t row = (int64_t{batch_} * a_.s + token_ + first) * a_.heads + head_;
-      give(x, w_.b.terms.dg + row * D + channel(), a_.heads * D);
-    }
-    if (!w_.dgate_key) return;
-    times_slopes(x, raw);
-    const int64_t at = w_.dgate_key.offset(batch_, token_ + first, head_, channel());
-    const int64_t step = w_.dgate_key.view.stride[1];
-    if (w_.dgate_key.dtype == FOVEA_F32)
-      give(x, w_.dgate_key.view.template as<float>() + at, step);
-    else
-      give(x, w_.dgate_key.view.template as<uint16_t>() + at, step);
+    Base::give_gates(x, raw);
   }
-  __device__ void times_slopes(float (&x)[kLast], const float (&raw)[kLast]) const {
-    if (a_.gate.map == FOVEA_X_GATE_MAP_LOG && !(a_.gate.bound > 0)) {
-#pragma unroll
-      for (int i = 0; i < kLast; ++i) x[i] = raw[i] == -INFINITY ? 0 : x[i];
-      return;
-    }
-    const float rate = a_.rate_of(head_);
-    const int first = kLast * eighth_;
-#pragma unroll
-    for (int i = 0; i < kLast; ++i) decay(first + i) = raw[i], sum(4, first + i) = x[i];
-#pragma unroll 1
-    for (int t = first; t < first + kLast; ++t) {
-      const float slope = a_.gate(decay(t), rate).slope, of = sum(4, t);
-      sum(4, t) = of == 0 || slope == 0 ? 0 : of * slope;
-    }
-#pragma unroll
-    for (int i = 0; i < kLast; ++i) x[i] = sum(4, first + i);
-  }
-  // A value of each of the thread's tokens.
-  template <class T>
-  __device__ __forceinline__ void give(const float (&x)[kLast], T* to, int64_t step) const {
-    const int last = left_ - kLast * eighth_;
-#pragma unroll
-    for (int i = 0; i < kLast; ++i, to += step) {
-      if (i >= last) continue;
-      if constexpr (sizeof(T) == 4)
-        *to = x[i];
-      else
-        *to = static_cast<uint16_t>(pack<Dtype>(x[i], x[i]));
-    }
-  }
-
   __device__ void rows(Gradients& x) const {
     rows_of(0, x.dq, w_.dq, w_.b.terms.dq), rows_of(1, x.da, w_.dlow_a, w_.b.terms.dp);
     rows_of(2, x.db, w_.dlow_b, w_.b.terms.db), rows_of(3, x.dk, w_.dk, w_.b.terms.dk);
@@ -675,7 +483,7 @@ class DeltaLowGradient90 {
   __device__ __forceinline__ void rows_of(int which, const float (&of)[kLast], const Floats<4>& to,
                                           float* term) const {
     const bool norms = which % 3 == 0;
-    const int first = kLast * eighth_;
+    const int first = kLast * share_;
     const float* norm = floats(kShared.norm) + (which ? 0 : kChainTokens) + first;
     float x[kLast];
     if (to) {
@@ -686,25 +494,17 @@ class DeltaLowGradient90 {
         for (int i = 0; i < kLast; ++i)
           x[i] = fmaf(-norm[i] * norm[i] * dot(which / 3, first + i), one(which, first + i), x[i]);
       }
-      give(x, to.view.template as<uint16_t>() + to.offset(batch_, token_ + first, head_, channel()),
-           to.view.stride[1]);
+      Base::give(
+          x, to.view.template as<uint16_t>() + to.offset(batch_, token_ + first, head_, channel()),
+          to.view.stride[1]);
     } else if (term) {
 #pragma unroll
       for (int i = 0; i < kLast; ++i)
         x[i] = !norms ? of[i] : first + i < left_ ? of[i] / norm[i] : 0;
       const int64_t row = (int64_t{batch_} * a_.s + token_ + first) * a_.heads + head_;
-      give(x, term + row * D + channel(), a_.heads * D);
+      Base::give(x, term + row * D + channel(), a_.heads * D);
     }
   }
-
-  const DeltaBackwardWork90& w_;
-  const Recur& a_;
-  unsigned char* base_;
-  uint32_t at_;
-  const int lane_, warp_;
-  const int channel_, eighth_;  // of a thread: one of 64 channels, 8 tokens in phases 1 and 5
-  int64_t slot_;
-  int head_, batch_, token_, left_, from_, part_;
 };
 
 template <class Shape>

@@ -56,12 +56,12 @@ struct DeltaUnit {
   float factor[kChainTokens];  // scale |q_t|^-1 2^P_t; 0 where there is no output
   float query[kChainTokens];   // scale |q_t|^-1, the same
   float gate_slope[kChainTokens], beta_slope[kChainTokens];
-  float along[kChainTokens];         // dV . v
-  float late_row[2][kChainTokens];   // of the late chunk: factor, -answer
-  float early_column[kChainTokens];  // of the early one: suffix
-  float other_all;                   // the decay of the other chunk, or 1
-  int64_t batch, token;              // of its first token
-  int32_t output, left;              // tokens; 0: there are no more units
+  float along[kChainTokens];  // dV . v
+  // For the late chunk's products with the early one: factor and -answer, the other's suffix.
+  float late_row[2][kChainTokens], early_column[kChainTokens];
+  float other_all;       // the decay of the other chunk, or 1
+  int64_t batch, token;  // of its first token
+  int32_t output, left;  // tokens; 0: there are no more units
   DeltaPlace place;
 };
 
@@ -226,8 +226,6 @@ class DeltaLoads90 : DeltaUnits90<Shape> {
       bytes(w_.slopes + (in_span * Shape::Groups + i) * Panel::bytes);
     box(w_.dv_map, row, head_);
     if (c == 1) bytes(update(0));
-    if (c < last_) box(w_.dout, row + kChainTokens, output_);
-    if (c < last_) box(w_.dv_map, row + kChainTokens, head_);
   }
   template <class Load>
   __device__ void panel(Load load) {
@@ -385,11 +383,6 @@ class DeltaTables90 : DeltaUnits90<Shape> {
     // Norms lie behind the vectors, and behind the factors.
     const float norm =
         i < 64 ? reinterpret_cast<const float*>(&vectors(c) + 1)[t] : factors(c)[kChainTokens + t];
-    if (i < 64 && c < last_) {
-      const bool there = first_ + kChainTokens + t >= run_.from;
-      to.late_row[0][t] = there ? a_.scale * factors(1)[t] : 0.f;
-      to.late_row[1][t] = -vectors(1).answer[t];
-    }
     if (i < 64 && c == 1) to.early_column[t] = vectors(0).suffix[t];
     if (i == 64) to.other_all = last_ ? vectors(1 - c).all : 1.f;
     if (i >= 64 && t < left_) {
@@ -415,7 +408,6 @@ class DeltaTables90 : DeltaUnits90<Shape> {
       const float query = there ? a_.scale * to.decay.norm[64 + i] : 0.f;
       const float factor = query * exp2_fast(sum);
       to.query[i] = query, to.factor[i] = factor;
-      if (c == 0) to.early_column[i] = to.decay.vectors.suffix[i];
       if (c == 1) to.late_row[0][i] = factor, to.late_row[1][i] = -to.decay.vectors.answer[i];
     }
     if (i > 0) return;
@@ -480,23 +472,31 @@ class DeltaGradient90 : DeltaDecays {
       const uint32_t early = at_ + kShared.rows;
       const uint32_t q = early + (place == DeltaPlace::late) * 2 * TileQ::bytes;
       float dq[kSums][4], dk[kSums][4], dk2[kSums][4], s[kScores][kSums][4], x[kSums][4];
-      over_values(dq, dk, dk2, s, x, at);
-      give_scores(s);
+      const bool follows = Span == 2 && place == DeltaPlace::early;
+      if (Span == 2 && place == DeltaPlace::late)
+        over_values<true>(dq, dk, dk2, s, x, at);
+      else
+        over_values<false>(dq, dk, dk2, s, x, at);
       scale(dq, dk, dk2);
-      rows.wait(row);
-      carry(dk, q + TileQ::bytes);
+      if (follows) {
+        // F, G between the chunks lie where the late one had them.
+        rows.wait(row);
+        carry(dk, q + TileQ::bytes);
+        from_late(dk, early + 2 * TileQ::bytes, early + 3 * TileQ::bytes);
+        sm90::named_barrier_sync(2, 128 * Groups);
+      }
+      give_scores(s);
+      if (!follows) {
+        rows.wait(row);
+        carry(dk, q + TileQ::bytes);
+      }
       sm90::named_barrier_sync(2, 128 * Groups);
       inside(dq, dk, dk2, q, q + TileQ::bytes);
-      if constexpr (Span == 2) {
-        if (place != DeltaPlace::alone) {
-          sm90::named_barrier_sync(2, 128 * Groups);
-          give_cross(x);
-          sm90::named_barrier_sync(2, 128 * Groups);
-          if (place == DeltaPlace::late)
-            from_early(dq, dk2, early + TileQ::bytes);
-          else
-            from_late(dk, early + 2 * TileQ::bytes, early + 3 * TileQ::bytes);
-        }
+      if (Span == 2 && place == DeltaPlace::late) {
+        sm90::named_barrier_sync(2, 128 * Groups);
+        give_cross(x);
+        sm90::named_barrier_sync(2, 128 * Groups);
+        from_early(dq, dk2, early + TileQ::bytes);
       }
       add_dots(dq, dk, dk2, q);
       sm90::named_barrier_sync(2, 128 * Groups);
@@ -513,12 +513,11 @@ class DeltaGradient90 : DeltaDecays {
   __device__ uint32_t panel() const { return static_cast<uint32_t>(group_) * Panel::bytes; }
   static_assert(static_cast<int>(TileQ::panel_bytes) == static_cast<int>(Panel::bytes));
 
-  // dO H', U W', dV H', and dO U' or dV U', of the chunk and between the span's chunks.
+  // dO H', U W', dV H', and dO U' or dV U': of the chunk, and of a late one with the early U.
+  template <bool Late>
   __device__ __forceinline__ void over_values(Sums& dq, Sums& dk, Sums& dk2, Sums (&s)[kScores],
                                               Sums& x, RingState& from) {
     const typename Shape::Ring ring{at_ + kShared.panel_pipe};
-    const DeltaPlace place = unit_->place;
-    const int others = place == DeltaPlace::alone ? 0 : place == DeltaPlace::late ? 1 : 2;
     float states = 0;
     for (int tile = 0; tile < w_.forward.tiles; ++tile) {
       RingState at = from;
@@ -543,12 +542,7 @@ class DeltaGradient90 : DeltaDecays {
       }
       const uint64_t dv = sm90::descriptor(next());
       const uint64_t h = sm90::descriptor(h_at), w = sm90::descriptor(w_at);
-      uint64_t rows = group_ ? dv : dout, columns = u;
-      if (others == 1) columns = sm90::descriptor(next());
-      if (others == 2) {
-        const uint32_t one = next(), other = next();
-        rows = sm90::descriptor(group_ ? other : one);
-      }
+      const uint64_t early = Late ? sm90::descriptor(next()) : u;
       const bool more = tile > 0;
       sm90::fence();
       sm90::product_panel<Dtype>(dq, dout, h, more);
@@ -560,20 +554,20 @@ class DeltaGradient90 : DeltaDecays {
       } else {
         sm90::product_panel<Dtype>(s[0], group_ ? dv : dout, u, more);
       }
-      // Alone, it is of no use, but a branch between products would serialise them.
-      if constexpr (Span == 2) sm90::product_panel<Dtype>(x, rows, columns, more);
+      if constexpr (Late) sm90::product_panel<Dtype>(x, group_ ? dv : dout, early, more);
       sm90::commit();
-      if (gated() && place != DeltaPlace::late) states += dot_states(h_at, w_at);
+      if (!Late && gated()) states += dot_states(h_at, w_at);
       sm90::wait<0>();
       sm90::pin(dq), sm90::pin(dk), sm90::pin(dk2), sm90::pin(s[0]);
       if constexpr (Groups == 1) sm90::pin(s[1]);
-      if constexpr (Span == 2) sm90::pin(x);
-      for (int i = 0; i < Shape::own_panels + others; ++i) ring.release(from), from.next();
+      if constexpr (Late) sm90::pin(x);
+      for (int i = 0; i < Shape::own_panels + Late; ++i) ring.release(from), from.next();
     }
-    if (!gated() || place == DeltaPlace::late) return;
+    if (!Late && gated()) {
 #pragma unroll
-    for (int step = 16; step > 0; step /= 2) states += __shfl_xor_sync(~0u, states, step);
-    if (threadIdx.x % 32 == 0) dots_->states[threadIdx.x / 32 - 8] = states;
+      for (int step = 16; step > 0; step /= 2) states += __shfl_xor_sync(~0u, states, step);
+      if (threadIdx.x % 32 == 0) dots_->states[threadIdx.x / 32 - 8] = states;
+    }
   }
   // <H, W> of the thread's part of a panel.
   __device__ __forceinline__ float dot_states(uint32_t h_at, uint32_t w_at) const {
