@@ -110,6 +110,14 @@ Text refuses(const Context& ctx, const SparseAttend& call) {
   return "";
 }
 
+// The splits that end soonest.  Of many work items they are long: the merge reads each split's
+// sums, which splits_of() does not count.
+int64_t list_splits(int64_t items, int64_t key_tiles, int64_t multiprocessors) {
+  constexpr int64_t kMany = 8, kLeastTiles = 3;
+  const int64_t splits = splits_of(items, key_tiles, multiprocessors);
+  return items < kMany ? splits : std::min(splits, ceil_div(key_tiles, kLeastTiles));
+}
+
 // The row tiles of the rows of each list head, and the splits of their lists.
 Text arrange(const Context& ctx, const SparseAttend& call, const Heads& heads,
              WideListWork90& work) {
@@ -118,7 +126,7 @@ Text arrange(const Context& ctx, const SparseAttend& call, const Heads& heads,
   const int64_t each = a.h / heads.all, row_tiles = a.sequences.query_max * heads.all / heads.tile;
   const int64_t items = a.sequences.count * each * row_tiles;
   const int64_t most = std::max<int64_t>(ceil_div(call.list.keep, kKeys), 1);
-  const int64_t wanted = a.splits ? a.splits : splits_of(items, most, device.multiprocessors);
+  const int64_t wanted = a.splits ? a.splits : list_splits(items, most, device.multiprocessors);
   const int64_t splits = clamp_i64(wanted, 1, most);
   if (items * splits > INT_MAX) return "more than 2^31 work items";
   work.grid = {row_tiles, each, static_cast<int32_t>(splits), static_cast<int32_t>(heads.all),
