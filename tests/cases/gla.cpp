@@ -512,7 +512,7 @@ void steps(GlaCases& cases) {
       "snapshot_every=1 gate_key",
       "b=2 s=16 h=2 g=1 x=1 state_row shared=2 state_out_row snapshot_row snapshot_every=2 "
       "gate_head",
-      "b=40 s=4 h=8 g=8 x=8 len state_row gate_head hard=2",
+      "b=16 s=4 h=8 g=8 x=8 len state_row gate_head hard=2",
       "b=2 s=3 h=2 g=2 x=2 reset=1 state_out gate_head hard=2",
       "b=2 s=3 h=2 g=2 x=2 reset=1 state_out gate_key hard=2",
       "b=3 s=3 h=2 g=2 x=2 turned=1 state_in:bf16 state_out state_out:bf16 gate_key",
@@ -549,18 +549,17 @@ void steps(GlaCases& cases) {
 void many_drafts(GlaCases& cases) {
   const Words calls = {
       "b=40 s=8 h=8 e=128 state_row gate_head",
-      "b=40 s=8 h=8 e=128 state_out gate_key gate_key:f32 gate_map=4 gate_bias",
-      "b=40 s=3 h=8 e=128 state_row state_out_row state_out gate_head gate_map=1 gate_rate "
+      "b=40 s=8 h=8 e=128 gate_key gate_key:f32 gate_map=4 gate_bias",
+      "b=40 s=3 h=8 e=128 state_row gate_head gate_map=1 gate_rate "
       "gate_bias select",
-      "start seqs=60 s=8 h=8 e=128 state_row state_out gate_head",
-      "b=40 s=5 len output_from h=16 e=128 state_out gate_key gate_map=3 gate_tau=16",
-      "b=40 s=3 h=8 e=128 turned=1 state_out gate_key",
-      "b=20 s=4 h=8 e=256 state_row state_out_row state_out snapshot snapshot_row "
-      "snapshot_every=1 gate_key",
-      "b=40 s=3 h=8 e=128 read_before=1 bonus skip state_out gate_key",
-      "b=40 s=4 h=16 e=128 output_from read_before=1 bonus bonus_sigmoid=1 state_out gate_key",
-      "b=40 s=2 h=8 e=128 read_before=1 skip state_out gate_head",
-      "b=40 s=3 h=8 e=128 reset=1 state_out gate_key hard=2",
+      "start seqs=60 s=8 h=8 e=128 state_row gate_head",
+      "b=40 s=5 len output_from h=16 e=128 gate_key gate_map=3 gate_tau=16",
+      "b=40 s=3 h=8 e=128 turned=1 gate_key",
+      "b=20 s=4 h=8 e=256 state_row gate_key",
+      "b=40 s=3 h=8 e=128 read_before=1 bonus skip gate_key",
+      "b=40 s=4 h=16 e=128 output_from read_before=1 bonus bonus_sigmoid=1 gate_key",
+      "b=40 s=2 h=8 e=128 read_before=1 skip gate_head",
+      "b=40 s=3 h=8 e=128 reset=1 gate_key hard=2",
       "b=40 s=4 h=8 e=128 read_before=1 reset=1 gate_key hard=2",
       "b=20 s=2 h=8 e=256 turned=1 o:f32"};
   for (size_t i = 0; i < calls.size(); ++i) {

@@ -27,6 +27,9 @@ Text refuses(const Context& ctx, const Recur& a) {
   if (a.run.token_max < 2 || a.run.token_max > kStepTokens)
     return reason("tokens of a sequence", a.run.token_max, "2 to 16");
   if (a.normaliser_used()) return reason_given("normalise");
+  // Where states are written, memory limits, and blocks that come and go are faster.
+  if (a.state_out) return reason_given("state_out");
+  if (a.snapshot) return reason_given("snapshot");
   if (!a.state_in || a.state_in.dtype != FOVEA_F32) return "state_in is not f32";
   const RecurCall call = recur_call(a);
   if (!serves_steps(call)) return "rows or gates that steps do not take";

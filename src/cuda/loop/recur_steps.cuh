@@ -31,6 +31,8 @@ namespace fovea::cuda {
 
 constexpr int kStepWarps = 4;  // of a block, at most
 constexpr int kStepColumns = 32 * kStepWarps;
+// Clocks between the starts of the first wave's blocks: they would all load, and then all compute.
+constexpr uint32_t kStepApart = 19;
 
 // Floats of a token in shared memory: values, scalars, rows of D.  Kinds of rows that a form lacks
 // take no place.
@@ -764,7 +766,8 @@ class StepWalk {
 };
 
 template <Recurrence Form, bool Keys, int Halves, bool Before>
-__device__ __forceinline__ void step_block(const RecurCall& call, uint32_t slices, float* rows) {
+__device__ __forceinline__ void step_block(const RecurCall& call, uint32_t slices, uint32_t wave,
+                                           float* rows) {
   using Walk = StepWalk<Form, Keys, Halves, Before>;
   const StepItem item(call, blockIdx.x, slices);
   const int size = StepRows<Form, Keys, Walk::D>::size(call);
@@ -774,6 +777,11 @@ __device__ __forceinline__ void step_block(const RecurCall& call, uint32_t slice
   typename Walk::Tile h;
   RawToken raw[2];
   float bonus[4] = {};
+  if (blockIdx.x < wave) {
+    const auto begin = static_cast<uint32_t>(clock());
+    while (static_cast<uint32_t>(clock()) - begin < kStepApart * blockIdx.x) {
+    }
+  }
   walk.load(h);
   maker.ask(maker.warp, raw, bonus);
   maker.all(raw, bonus, size, rows);
@@ -790,9 +798,9 @@ __device__ __forceinline__ void step_block(const RecurCall& call, uint32_t slice
 // Eight warps a multiprocessor have 128 KB of states under way with D 128, twelve 96 KB with D 64.
 template <Recurrence Form, bool Keys, int Halves, bool Before>
 __global__ void __launch_bounds__(32 * kStepWarps, Halves == 2 ? 2 : 3)
-    recur_steps_simt(const __grid_constant__ RecurCall call, uint32_t slices) {
+    recur_steps_simt(const __grid_constant__ RecurCall call, uint32_t slices, uint32_t wave) {
   extern __shared__ __align__(16) float s_steps[];
-  step_block<Form, Keys, Halves, Before>(call, slices, s_steps);
+  step_block<Form, Keys, Halves, Before>(call, slices, wave, s_steps);
 }
 
 template <Recurrence Form, bool Keys, int Halves, bool Before>
@@ -806,13 +814,15 @@ bool launch_steps(Context& ctx, const char* op, RecurCall call) {
   call.warps = a.run.token_max == 1 || few ? 2 : kStepWarps;
   while (columns % call.warps) --call.warps;
   const int64_t work = warps / call.warps;
+  const int64_t wave = 8 / call.warps * device.multiprocessors;
   // Rows of tokens, then sums: of each and one more, or of a token's outputs.
   const int64_t sums = std::max<int64_t>(a.run.token_max, call.outputs) + 1;
   const int64_t rows = a.run.token_max * StepRows<Form, Keys, 64 * Halves>::size(call);
   const int64_t bytes = 4 * (rows + sums * kStepColumns);
   if (bytes > device.shared_block_bytes || work > INT_MAX) return false;
-  launch<recur_steps_simt<Form, Keys, Halves, Before>>(ctx, op, work, 32 * call.warps, bytes, call,
-                                                       static_cast<uint32_t>(columns / call.warps));
+  launch<recur_steps_simt<Form, Keys, Halves, Before>>(
+      ctx, op, work, 32 * call.warps, bytes, call, static_cast<uint32_t>(columns / call.warps),
+      static_cast<uint32_t>(work > wave ? wave : 0));
   return true;
 }
 
