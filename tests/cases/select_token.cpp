@@ -236,6 +236,8 @@ std::vector<harness::Case> token_kernels() {
       "q k q:bf16 k:bf16 d=64 h=64 g=1 x=1 measure=1 weight data=2 b=1 s=9 t=700 count=600"
       " keep=600 causal=1",
       "sm90.bf16.d64.h64");
+  // Three chunks of rows, whose halves of the workspace take turns.
+  named("q k q:bf16 k:bf16 h=2 g=1 x=1 b=8300 s=1 t=20 d=16 count=3 keep=3", "sm90.bf16.d64.h16");
   return cases;
 }
 
