@@ -12,6 +12,7 @@ from . import (
     conv,
     decode,
     kl,
+    latent_peers,
     linear,
     methods,
     peers,
@@ -38,6 +39,7 @@ FAMILIES = (
     linear,
     methods,
     peers,
+    latent_peers,
     project,
     tpa,
 )

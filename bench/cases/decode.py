@@ -187,6 +187,9 @@ class LatentCodes(Latent):
         return self.own(ctx, inputs, compared=0, **fields), own
 
 
+MFA = (64, 8192, 0), (64, 8192, 64), (8, 32768, 0), (1, 131072, 0)
+
+
 def host():
     for page in (0, 16):
         yield Decode(4, 32, 8, 4096, 128, "f32", page)
@@ -203,6 +206,8 @@ def cuda():
         yield Decode(b, 32, 8, t, 128, "bf16", lengths=True)
         yield Decode(b, 32, 8, t, 128, "bf16", 16, of_contiguous=True)
     yield from (Decode(32, 8, 1, 8192, 128, "bf16", page) for page in (0, 16))
+    # MFA: 64 heads of 256 on one key head.
+    yield from (Decode(b, 64, 1, t, 256, "bf16", page) for b, t, page in MFA)
     for h in (8, 16, 32, 64, 128):
         yield from (Latent(h, 128, 8192, page) for page in (0, 64, 1))
     yield from (Latent(h, 1, 131072) for h in (16, 128))

@@ -87,6 +87,55 @@ class Method(Case):
         return Named(self.method, ctx, q, k, v, **{**fields, **dict(self.numbers)}), dense
 
 
+@dataclasses.dataclass(frozen=True)
+class LatentIndexed(Case):
+    """DSA over a cache of latents: the lightning indexer and attention over its 2048 keys of a row,
+    for the last `n` rows of `t` keys.  The peer is dense attention over the latents, or with
+    `expanded` over keys of 192 and values of 128 for each head, whose products from the latents are
+    not counted."""
+
+    n: int
+    t: int
+    h: int = 128
+    codes: bool = False
+    expanded: bool = False
+    dtype: str = "bf16"
+    op = "x_indexed_forward"
+    limit = 0  # the peer computes something else
+
+    @property
+    def peer(self):
+        return "fovea dense, expanded" if self.expanded else "fovea dense"
+
+    def words(self):
+        yield f"dsa_prefill_latent_n{size(self.n)}_t{size(self.t)}_h{self.h}"
+        yield "e4m3" if self.codes else None
+        yield "expanded" if self.expanded else None
+
+    @property
+    def work(self):
+        return 2 * self.h * pairs(self.n, self.t, True) * (192 + 128 if self.expanded else 1088)
+
+    @property
+    def bytes(self):
+        rows = self.n * (self.h * (576 + 512) + 64 * 128)
+        return (rows + self.t * 576) * self.itemsize
+
+    def setup(self, ctx, device, seed):
+        normal = self.draw(device, seed)
+        q, k = normal(1, self.n, self.h, 576), normal(1, self.t, 1, 576)
+        fields = {"weight": normal(1, self.n, 64, dtype=torch.float32)}
+        index = normal(1, self.n, 64, 128), normal(1, self.t, 1, 128)
+        if self.codes:
+            index = [x.to(torch.float8_e4m3fn) for x in index]
+            fields["index_k_scale"] = torch.ones(1, self.t, 1, 1, device=device)
+        own = Named("dsa", ctx, q, k, k[..., :512], index_q=index[0], index_k=index[1], **fields)
+        rows = q, k, k[..., :512]
+        if self.expanded:
+            rows = [normal(1, n, self.h, d) for n, d in ((self.n, 192), (self.t, 192), (self.t, 128))]
+        return own, Own("attention_forward", ctx, *rows, compared=0, causal=True)
+
+
 def own_index(case, ctx, normal, q, k, v):
     """An index of its own: a head for each key head, on one key head."""
     rows = q.shape[1]
@@ -161,6 +210,10 @@ def cuda():
         yield from (Method(name, 1, 16, 16, n) for name in ("xattention", "minference"))
     yield Method("msa", 8, 64, 4, 65536, decode=True, made=own_index)
     yield Method("dsa", 1, 64, 4, 16384, made=lightning)
+    for n in (4096, 65536):
+        yield LatentIndexed(n, 65536)
+        yield LatentIndexed(n, 65536, codes=True)
+        yield LatentIndexed(n, 65536, expanded=True)
     for name in ("csa", "hca"):
         yield Method(name, 1, 64, 1, 16384, d=512, made=entries)
         yield Method(name, 8, 64, 1, 65536, decode=True, d=512, made=entries)

@@ -57,6 +57,12 @@ struct TokenLists {
     }
     return row.key[i];
   }
+  __device__ __forceinline__ void load4(const Row& row, int i, Raw (&to)[4]) const
+      requires(!Pooled) {
+    const uint4 x = *reinterpret_cast<const uint4*>(row.key + i);
+    to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
+  }
+  __device__ int plain(const Row& row) const requires(!Pooled) { return min(row.n, row.forced); }
   __device__ __forceinline__ uint32_t key(const Row& row, int i, Raw own) const {
     return own && i >= row.forced ? kPickForced : own;
   }

@@ -2,7 +2,8 @@
 // Which calls of x_select_token the Hopper kernels take, and their launches: for a chunk of rows
 // the scores of all their keys (token_sm90.cuh), then their lists (cuda/loop/pick_rows.cuh).
 // Chunks take turns in two halves of the workspace.  By PDL a chunk's scores begin where blocks of
-// the lists before have ended.
+// the lists before have ended.  Lists wait for memory and barriers: a chunk has rows for several
+// blocks of theirs a multiprocessor, though its scores may then outgrow L2.
 #include <algorithm>
 #include <vector>
 
@@ -17,7 +18,8 @@ namespace cuda {
 namespace {
 
 constexpr char kOp[] = "x_select_token";
-constexpr int64_t kHalfBytes = int64_t{30} << 20;
+constexpr int64_t kHalfBytes = int64_t{30} << 20, kHalfMost = int64_t{256} << 20;
+constexpr int64_t kChunkRows = 8;     // of a multiprocessor
 constexpr int64_t kUnitsMost = 4096;  // of a chunk: each block counts their tiles
 
 // nullptr: no row of token.inc in this build.
@@ -55,7 +57,7 @@ struct TokenSlots90 {
   Slot<uint32_t> key;
   int64_t groups, chunk, half;  // groups of the batch and of a chunk; keys of a half
 
-  TokenSlots90(const SelectToken& a, int heads) {
+  TokenSlots90(const SelectToken& a, int heads, int64_t multiprocessors) {
     const Sequences& q = a.attend.sequences;
     call.a = a, call.groups = TokenGroups(q, kTokenSums / heads);
     call.rows_each = static_cast<int32_t>(std::min(call.groups.rows, q.query_max));
@@ -65,7 +67,9 @@ struct TokenSlots90 {
         static_cast<int32_t>(q.page ? std::min<int64_t>(q.page, kTokenKeys) : kTokenKeys);
     call.boxes = kTokenKeys / call.box_keys;
     groups = call.groups.count(q);
-    chunk = std::min({groups, kHalfBytes / group_bytes(), kUnitsMost / a.x});
+    const int64_t wanted = kChunkRows * multiprocessors * call.pitch * 4;
+    const int64_t bytes = std::clamp(wanted, kHalfBytes, kHalfMost);
+    chunk = std::min({groups, bytes / group_bytes(), kUnitsMost / a.x});
     half = chunk * group_bytes() / 4;
   }
   int64_t group_bytes() const { return call.a.x * call.rows_each * call.pitch * 4; }
@@ -93,8 +97,8 @@ Text offer(const Context& ctx, const SelectToken& a, Plan& plan) {
   if (!row) return no_instance(at.dtype, "d", at.d, "query heads of a list head", a.group());
   if (a.x > 1 && a.group() != row->heads)
     return reason("h / x", a.group(), "16, 32 or 64 where x is not 1");
-  TokenSlots90 slots(a, row->heads);
-  if (slots.chunk < 1) return "a few rows have more than 30 MiB of scores";
+  TokenSlots90 slots(a, row->heads, device_info(ctx).multiprocessors);
+  if (slots.chunk < 1) return "a few rows have more than 256 MiB of scores";
   if (const PickShape shape(device_info(ctx), 1, q.key_max); !shape.fits(device_info(ctx)))
     return reason_shared(shape.shared_bytes, device_info(ctx).shared_block_bytes);
   const int box = at.dtype == FOVEA_E4M3 ? row->width : 64;

@@ -1098,7 +1098,7 @@ op! {
     /// 128, and sums have another order:
     ///   dot, relu_weighted   f16, bf16, e4m3; 16, 32 or 64 query heads a list head
     ///   dot with pool_keys   f16, bf16; 1, 2, 4 or 8; blocks of 16, 32, 64 or a multiple of 128 keys
-    /// Workspace: 64 MiB at most, and at least the scores of one row.
+    /// Workspace: 512 MiB at most, and at least the scores of one row.
     /// Sources: DSA (2512.02556), SparQ (2312.04985), Loki (2406.02542), HashAttention (2412.14468),
     /// MiniMax Sparse Attention (2606.13392).
     /// ```
