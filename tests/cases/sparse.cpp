@@ -816,7 +816,7 @@ class SparseCases {
     edge([](SparseCase& x) { x.t = 5, x.keep = 700, x.counts = false; });
     edge([](SparseCase& x) { x.t = 1, x.s = 2, x.span = Span::full; });
     edge([](SparseCase& x) { x.s = 140, x.keep = 90; });
-    edge([](SparseCase& x) { x.s = 70, x.h = 128, x.keep = 70; });
+    edge([](SparseCase& x) { x.s = 70, x.h *= 2, x.keep = 70; });
     edge([](SparseCase& x) { x.s = 90, x.b = 3, x.where = Where::varlen, x.spare = true; });
     edge([](SparseCase& x) { x.d = x.record ? 40 : 544; });
     if (c.codes) edge([](SparseCase& x) { x.d = 512, x.e = 264; });
