@@ -453,11 +453,12 @@ void enqueue(Context& ctx, const BackwardPlan& p, void* base) {
   add_recur_terms(ctx, kOp, b, p.sums.at(base));
 }
 
-// Whether dq and dk of the call are sums of many heads, and why not as products of 64 tokens.
+// Whether dq and dk are sums of so many heads that their kernels pay, and the call fits them: a
+// grid has two blocks for each head, 64 value columns and sequence.
 bool shares_heads(const Recur& a) {
-  constexpr int64_t kLeast = 4, kColumnsMost = 128;
+  constexpr int64_t kLeast = 4, kColumnsMost = 128, kChunksMost = int64_t{1} << 28;
   return a.h == a.g && a.heads >= kLeast * a.h && a.e <= kColumnsMost &&
-         chunk_slots(a) <= kTokensMost / a.heads;
+         chunk_slots(a) <= kChunksMost / a.heads;
 }
 
 Text share_heads(BackwardPlan& p, const RecurBackward& b, Plan& plan, bool of_v) {
