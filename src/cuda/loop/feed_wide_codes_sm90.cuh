@@ -50,6 +50,7 @@ class WideCodesProducer90
     const Attend& a = this->a;
     const uint32_t to = this->shared.q();
     for (int at = this->lane * 16; at < Shape::q_bytes; at += 512) sm90::store_zeros(to + at);
+    __syncwarp();  // a lane's zeros come before another's copies
     typename Shared::QState q;
     this->each_item([&](const Slot& work, typename Shared::TileState) {
       this->shared.q_pipe().acquire(q);
