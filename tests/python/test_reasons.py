@@ -70,7 +70,7 @@ def test_each_kernel_that_is_passed_over_says_why(place):
         assert reasons(*half) == ""
     else:
         assert each(*half) == {}
-    narrow = "d is 64 and e is 64, wanted one above 256"
+    narrow = "d is 64 and e is 64, wanted one above 256, or q_value"
     bias = place.array(np.zeros((1, 2, 4, 4), np.float16))
     assert each(*half, bias=bias) == (
         {"sm90": "bias has a stride over rows", "sm90_wide": narrow} if hopper else {})
