@@ -240,6 +240,9 @@ def arguments():
     parser.add_argument("--commit", help="what rows say, where neither library nor git know it")
     parser.add_argument("--peer-library", help="another libfovea.so, which is then the peer")
     parser.add_argument(
+        "--alone", action="store_true", help="time fovea without its peer; append nothing"
+    )
+    parser.add_argument(
         "--once", action="store_true", help="call fovea once a case, for a profiler; time nothing"
     )
     return parser.parse_args()
@@ -262,6 +265,21 @@ def against(library, chosen, args, stack):
     peer = f"fovea {old.build('git')}"
     print(f"peer: {peer}, {old.library_path}")
     return [Other(c, theirs[c.op, c.name], ctx) for c in chosen], peer
+
+
+def alone(chosen, ctx, args):
+    """A line a case: nothing is compared, so nothing is kept."""
+    for case in chosen:
+        try:
+            runs = made(case, ctx, args.backend)
+            runs[0][0]()
+            kernel = ctx.last_kernel
+            (ms,) = times(runs, (0,), case, args.backend, args.rounds)
+        except fovea.Unsupported as why:
+            print(f"{case.op}/{case.name}: {why}")
+            continue
+        rate = case.work / ms * 1e3 * case.scale
+        print(f"{case.op + '/' + case.name:65} {ms:9.4f} {rate:9.3f} {case.unit:7} {kernel}", flush=True)
 
 
 def compare(chosen, ctx, args, peer, keep):
@@ -319,6 +337,8 @@ def main():
         print(f"{device}; fovea {fovea.build('version')} ({where['commit']}); torch", end=" ")
         print(f"{where['torch']}; driver {where['driver']}")
         ctx = stack.enter_context(fovea.Context(args.backend, threads=args.threads))
+        if args.alone:
+            return alone(chosen, ctx, args)
         if args.peer_library:
             chosen, peer = against(args.peer_library, chosen, args, stack)
         path = HERE / "results" / f"{table.slug(device)}.tsv"
