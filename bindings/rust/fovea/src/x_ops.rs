@@ -1264,6 +1264,7 @@ op! {
     }
     may {
         lse set_lse: out, "`(b, h, s)` f32: of the sum over the list";
+        q_value set_q_value: in, "`(b, s, h, e)` as q: second query of attention alone, contracted with v (split MLA caches)";
         index_q set_index_q: in, "`(b, s, index_heads, index_width)` f32 f16 bf16 e4m3: with index_k or block_k; absent: q";
         index_k set_index_k: in, "`(rows, t, index_keys, index_width) or paged (pool, page, index_keys, index_width)` f32 f16 bf16 e4m3 e5m2 i8";
         index_k_scale set_index_k_scale: in, "`(rows, t, index_keys, index_groups) or paged (pool, page, index_keys, index_groups)` f32: of codes in index_k";
@@ -1297,7 +1298,7 @@ op! {
         pool_keys set_pool_keys: i64, "keys of a block that is selected as a whole, 1 .. 128; 0: keys";
         index_step set_index_step: i64, "keys of a block of block_k, 1 .. 128; with it causal is 1, the other windows, first_keys, last_keys, pool_keys and ratio are 0, and key_start, context_len and v_mean absent";
         subset set_subset: i64, "columns of SUBSET, 1 .. index_width";
-        scale set_scale: f32, r"of attention's scores, \> 0; 0: 1 / sqrt(d)";
+        scale set_scale: f32, r"of attention's scores, \> 0; 0: 1 / sqrt(d), or 1 / sqrt(d + e) with q_value";
         softcap set_softcap: f32, "of attention's scores; 0: none";
         index_scale set_index_scale: f32, r"of the index's, \> 0; 0: 1 / sqrt(index_width), for HAMMING 1";
         ratio set_ratio: f32, "share of the keys that a row sees; not with pool_keys";
