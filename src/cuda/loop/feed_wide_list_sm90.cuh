@@ -8,6 +8,7 @@
 //   Places that name no key are rows of zeros, and absent: 0 times NaN is NaN.
 #pragma once
 #include "cuda/loop/feed_sm90.cuh"
+#include "cuda/loop/stored_key.cuh"
 #include "cuda/loop/wide_list_sm90.cuh"
 
 namespace fovea::cuda {
@@ -45,11 +46,6 @@ class WideListProducer90
   static constexpr int BN = Shape::BN, kLoaders = Shape::loaders;
   static constexpr int kRows = 4, kQuads = BN / kRows;  // of a tile
   static constexpr int kMost = (kQuads + kLoaders - 1) / kLoaders;
-
-  // Where a key is stored; block < 0: there is none.
-  struct Key {
-    int block, token;
-  };
 
   // Fences what has been copied, and tells the consumers.
   struct Relay {
@@ -107,7 +103,7 @@ class WideListProducer90
     __device__ __forceinline__ void copy_tiles(const Slot& work) {
       const int steps = max(work.count, 1);
       int n = work.last, entry = entry_of(work, n, first);
-      Key key = key_of(work, entry);
+      StoredKey key = key_of(work, entry);
       if (steps > 1) entry = entry_of(work, work.before(n), next_first(first));
 #pragma unroll 1
       for (int left = steps; left; --left, at.next(), first = next_first(first)) {
@@ -134,19 +130,9 @@ class WideListProducer90
       const bool is = lane < kMost * kRows && quad < kQuads && work.count && place < work.places;
       return is ? work.index[place * work.stride] : -1;
     }
-    __device__ __forceinline__ Key key_of(const Slot& work, int entry) const {
-      const Sequences& given = all.a.sequences;
-      const Sequence& seq = work.tile.rows.seq;
+    __device__ __forceinline__ StoredKey key_of(const Slot& work, int entry) const {
       if (!work.sees(entry)) return {-1, 0};
-      const int token = static_cast<int>(seq.key_begin) + entry;
-      if (!given.page) return {static_cast<int>(seq.key_batch), token};
-      const uint32_t page = static_cast<uint32_t>(given.page),
-                     place = static_cast<uint32_t>(token) / page;
-      const int id =
-          given.page_table.template as<int32_t>()[seq.key_batch * given.page_table.stride[0] +
-                                                  place * given.page_table.stride[1]];
-      const bool is = static_cast<uint32_t>(id) < static_cast<uint32_t>(given.pool);
-      return {is ? id : -1, static_cast<int>(static_cast<uint32_t>(token) - place * page)};
+      return stored_key(all.a.sequences, work.tile.rows.seq, entry);
     }
 
     // ---- a lane for a chunk of a row of each quad
@@ -156,7 +142,8 @@ class WideListProducer90
       uint32_t there;  // bit i: the row of quad i
       int quads;
     };
-    __device__ __forceinline__ Rows rows_of(const Slot& work, const View<4>& x, Key key) const {
+    __device__ __forceinline__ Rows rows_of(const Slot& work, const View<4>& x,
+                                            StoredKey key) const {
       Rows rows;
       rows.there = 0, rows.quads = 0;
       const uint16_t* origin = x.as<uint16_t>() + work.key_head * x.stride[2];
@@ -198,7 +185,7 @@ class WideListProducer90
       if (lane == 0) sm90::barrier_arrive(full);  // with what the warp stored before
     }
 
-    __device__ __forceinline__ void copy_keys(const Slot& work, Key key) {
+    __device__ __forceinline__ void copy_keys(const Slot& work, StoredKey key) {
       const Shared& shared = all.shared;
       const int width = static_cast<int>(all.a.d);
       const Rows rows = rows_of(work, all.a.k, key);
@@ -219,7 +206,7 @@ class WideListProducer90
         copied_to(shared.keys_copied(at.number, part));
       }
     }
-    __device__ __forceinline__ void copy_values(const Slot& work, Key key) {
+    __device__ __forceinline__ void copy_values(const Slot& work, StoredKey key) {
       const Shared& shared = all.shared;
       const Rows rows = rows_of(work, all.a.v, key);
 #pragma unroll
