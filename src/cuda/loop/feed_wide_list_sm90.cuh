@@ -6,6 +6,7 @@
 //   Copies arrive at a part's barrier by themselves.  They write by the generic proxy and wgmma
 //   reads by the async one.  So the relay waits for that barrier, has a fence, and tells consumers.
 //   Places that name no key are rows of zeros, and absent: 0 times NaN is NaN.
+//   With q_value a row of K is one of v and one of k, and a row of Q one of q_value and one of q.
 #pragma once
 #include "cuda/loop/feed_sm90.cuh"
 #include "cuda/loop/stored_key.cuh"
@@ -47,6 +48,9 @@ class WideListProducer90
   static constexpr int kRows = 4, kQuads = BN / kRows;  // of a tile
   static constexpr int kMost = (kQuads + kLoaders - 1) / kLoaders;
 
+  // K is (v, k).
+  __device__ __forceinline__ bool joined() const { return Shape::joins && this->a.q_value; }
+
   // Fences what has been copied, and tells the consumers.
   struct Relay {
     const WideListProducer90& all;
@@ -87,17 +91,28 @@ class WideListProducer90
     // Rows past the last are zeros.
     __device__ __forceinline__ void copy_query(const Slot& work) {
       const Attend& a = all.a;
-      const RowTile& tile = work.tile;
-      const uint16_t* from = a.q.template as<uint16_t>() + tile.offset(tile.begin, a.q.stride);
+      const uint32_t to = all.shared.q();
+      constexpr int kUnits = Shape::key_units * 4;
       all.shared.q_pipe().acquire(q);
-#pragma unroll 1
-      for (int quad = number; quad < Shape::BM / kRows; quad += kLoaders) {
-        const int row = quad * kRows + lane / kPanelChunks;
-        copy_row<Shape::D / 64>(all.shared.q() + Shape::TileQ::at(row, lane % kPanelChunks),
-                                from + row * a.q.stride[2], row < tile.size, static_cast<int>(a.d));
+      if (all.joined()) {
+        copy_query_of<kUnits>(work.tile, a.q_value, a.e, to);
+        copy_query_of<Shape::tails>(work.tile, a.q, a.d, to + kUnits * Panel::bytes);
+      } else {
+        copy_query_of<Shape::D / 64>(work.tile, a.q, a.d, to);
       }
       copy_arrive(all.shared.q_pipe().full(q));
       q.next();
+    }
+    template <int Panels>
+    __device__ __forceinline__ void copy_query_of(const RowTile& tile, const View<4>& x,
+                                                  int64_t width, uint32_t to) const {
+      const uint16_t* from = x.as<uint16_t>() + tile.offset(tile.begin, x.stride);
+#pragma unroll 1
+      for (int quad = number; quad < Shape::BM / kRows; quad += kLoaders) {
+        const int row = quad * kRows + lane / kPanelChunks;
+        copy_row<Panels>(to + Shape::TileQ::at(row, lane % kPanelChunks), from + row * x.stride[2],
+                         row < tile.size, static_cast<int>(width));
+      }
     }
 
     __device__ __forceinline__ void copy_tiles(const Slot& work) {
@@ -187,11 +202,17 @@ class WideListProducer90
 
     __device__ __forceinline__ void copy_keys(const Slot& work, StoredKey key) {
       const Shared& shared = all.shared;
-      const int width = static_cast<int>(all.a.d);
-      const Rows rows = rows_of(work, all.a.k, key);
+      const Attend& a = all.a;
+      const bool joined = all.joined();
+      int width = static_cast<int>(joined ? a.e : a.d);
+      Rows rows = rows_of(work, joined ? a.v : a.k, key);
       const uint32_t absent = ~__ballot_sync(~0u, key.block >= 0);
 #pragma unroll
       for (int part = 0; part < Shape::parts; ++part) {
+        const bool tail = part == Shape::key_units;
+        int column = part * 256;
+        if (tail && joined)
+          rows = rows_of(work, a.k, key), width = static_cast<int>(a.d), column = 0;
         sm90::barrier_wait(shared.key_empty(at.number, part), shared.empty_phase(at.number, part));
         if (part == 0) {
           if (lane < rows.quads)
@@ -199,10 +220,10 @@ class WideListProducer90
                 absent >> lane * kRows & ((1 << kRows) - 1);
           __syncwarp();
         }
-        if (part < Shape::key_units)
-          copy_part<4>(rows, part * 256, width, shared.keys(at.number, part));
+        if (tail)
+          copy_part<1>(rows, column, width, shared.keys(at.number, part));
         else
-          copy_part<1>(rows, part * 256, width, shared.keys(at.number, part));
+          copy_part<4>(rows, column, width, shared.keys(at.number, part));
         copied_to(shared.keys_copied(at.number, part));
       }
     }
