@@ -12,6 +12,8 @@ const Calls kCalls = {
      "context_len index index_count",
      "x=1 q:bf16 k:e4m3 v:e4m3 groups=1 index_q:e4m3 index_k:e4m3 index_heads=4 index_keys=1 "
      "index_groups=1 measure=1 reduce=1 count=2"},
+    {"x_indexed_forward", "joined", "q_value index_q index_k weight lse",
+     "index_heads=4 index_keys=1 measure=1 reduce=1 count=2 d=2 e=4"},
     {"x_indexed_forward", "codes", "code_q code lse",
      "index_heads=4 index_keys=1 measure=2 reduce=1 count=2 first_keys=1 last_keys=1"},
     {"x_indexed_forward", "blocks", "index_q block_k weight lse index index_count",

@@ -271,6 +271,7 @@ class Edges {
             cases.push_back(backward_case(x, hopper));
           }
         many(c, hopper);
+        one_key_head(c, hopper);
         spans(c, hopper);
         if (w.d == 64 || w.d == 128) keyed(c, hopper, name);
         // The copy engine has no stride of 0.
@@ -367,6 +368,19 @@ class Edges {
   static std::string few(const AttentionCase& c, const std::string& hopper) {
     const bool padded = c.where == Where::paged && c.lay == Lay::gaps;
     return hopper + ".split" + (c.d != 128 ? "" : padded ? ".64x128" : ".64x64");
+  }
+
+  // Query heads of one key head (MFA), whose splits a kernel of its own merges: a warp a row, or a
+  // team of warps.  Splits without keys; rows of a second token.
+  void one_key_head(AttentionCase c, const std::string& hopper) {
+    c.h = 64, c.g = 1, c.b = 2, c.s = 1, c.t = 1500;
+    for (int splits : {2, 7, 9, 24}) {
+      c.splits = splits, c.where = splits % 2 ? Where::lengths : Where::batched;
+      c.sink_logit = splits > 8, c.o_f32 = splits == 7, c.lse = splits != 2;
+      cases.push_back(forward_case(c, few(c, hopper)));
+    }
+    c.s = 2, c.span = Span::causal, c.where = Where::paged, c.page = 64, c.splits = 12;
+    cases.push_back(forward_case(c, hopper + ".split"));
   }
 
   // More works than a GPU has multiprocessors: blocks that go on to a second one.

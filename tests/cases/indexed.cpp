@@ -26,7 +26,7 @@ class IndexedBuild : Placed {
     one.made.outputs();
     const Params& p = one.made.params<Params>();
     const oracle::Attention at = oracle::load_sparse(placed(p)).a;
-    one.account(at.at, at.at.sequences, {"q", "index_q", "code_q", "weight"},
+    one.account(at.at, at.at.sequences, {"q", "q_value", "index_q", "code_q", "weight"},
                 {"k", "v", "index_k", "code", "index_k_scale", "k_scale", "v_scale"});
     if (p.block_k.data) one.account_blocks(at.at);
     oracle::IndexedResult a = oracle::IndexedOracle(p).run(oracle::Mode::exact);
@@ -126,6 +126,30 @@ void sweeps(WordCases& add) {
             "mean", 23);
 }
 
+// Scores of two parts: latents as v, their rotated part as k.  Records too, and Hopper's widths.
+void joined(WordCases& add) {
+  add.sweep("q_value index_q index_k weight measure=1 reduce=1 index_keys=1 x=1 g=1 index_width=16",
+            {{"q:f32", "q:bf16 k:bf16 v:bf16", "q:f16 k:f16 v:f16 o:f32",
+              "q:bf16 k:bf16 v:e4m3 v_scale groups=2"},
+             {"index_q:bf16 index_k:bf16 index_heads=4", "index_q:f32 index_k:f32 index_heads=6"},
+             {"h=8 d=16 e=32", "h=4 d=5 e=8", "h=3 d=8 e=24"},
+             {"s=1 t=70", "s=9 t=130"},
+             kPlaces,
+             kWindows,
+             {"count=3", "count=20 index index_count keep=9", "ratio=0.3", "count=4 force_last=2"},
+             kBeside,
+             {"", "lse", "lse sink_logit softcap=5", "lse scale=0.3"}},
+            "joined", 25);
+  const std::string wide =
+      "q_value index_q index_k weight measure=1 reduce=1 index_heads=4 index_keys=1 x=1 g=1"
+      " index_width=16 h=16 d=64 e=512 causal=1 count=70 lse q:bf16 ";
+  for (const char* words :
+       {"k:bf16 v:bf16 s=5 t=150 b=2 key_len query_len", "k:bf16 v:bf16 s=1 t=150 b=3 key_len",
+        "k:bf16 v:bf16 s=1 t=150 b=3 page_table page=16 key_len",
+        "k:bf16 v:e4m3 v_scale groups=4 s=3 t=150 b=2"})
+    add.add(wide + words, "joined wide");
+}
+
 void blocks(WordCases& add) {
   add.sweep("index_q block_k index_scale=0.5 measure=1 d=24 e=16 causal=1",
             {{"q:f32", "q:bf16 k:bf16 v:bf16", "q:f16 k:f16 v:f16 o:f32",
@@ -195,7 +219,7 @@ void methods(WordCases& add) {
 
 std::vector<harness::Case> cases() {
   WordCases add(kOp, IndexedBuild::build);
-  sweeps(add), blocks(add), edges(add), methods(add);
+  sweeps(add), joined(add), blocks(add), edges(add), methods(add);
   add.add("b=1 s=2 t=9 h=2 g=1 x=2 d=4 e=4 count=3 causal=1", "small", true)
       .add(
           "index_q index_k measure=1 weight reduce=1 b=1 s=2 t=9 h=2 g=1 x=1 index_heads=2"

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compact attention by name: calls of attention_forward whose numbers are the method's, against the
-// definition of its paper over expanded heads.  Layers give small integers and weights are -1, 0
-// and 1 times a power of two, so that what a call stores or absorbs is exact in every dtype.
+// Compact attention by name: calls of attention_forward whose numbers are the method's, and of
+// x_indexed_forward over latents, against the definition of its paper over expanded heads.  Layers
+// give small integers and weights are -1, 0 and 1 times a power of two, so that what a call stores
+// or absorbs is exact in every dtype.
 #include "oracle/recipes_compact.h"
 
 #include <stdexcept>
 
 #include "cases/recipe_case.h"
+#include "oracle/recipes_indexed.h"
 
 namespace cases {
 namespace {
@@ -48,9 +50,8 @@ Asked asked(const TableCall& made) {
 }
 
 // Numbers that are the same in every dtype.
-double held(const TableCall& made, double x) {
-  if (oracle::nearest(made.params<Params>().q.dtype, x) != x)
-    throw std::logic_error("a layer's product is not exact");
+double held(int dtype, double x) {
+  if (oracle::nearest(dtype, x) != x) throw std::logic_error("a layer's product is not exact");
   return x;
 }
 
@@ -78,15 +79,15 @@ Table against(const Define& define, const Element& element) {
                           [&](const int64_t* i) { return i[1] < length(made, i[0]); });
     return std::vector<Expected>{{"o", exact.o, rounded.o}, {"lse", exact.lse, rounded.lse}};
   });
-  return table.contents(
-      [=](const TableCall& made, const std::string& field, const int64_t* i, double normal) {
-        if (field == "key_len") return static_cast<double>(length(made, i[0]));
-        if (field == "cos" || field == "sin") return turn(field, i);
-        if (!element) return normal;
-        const bool asks = field[0] == 'q';
-        const int64_t position = asks ? length(made, i[0]) - made.letters.at("s") + i[1] : i[1];
-        return held(made, element(made, field, i[0], position, i[2], i[3]));
-      });
+  return table.contents([=](const TableCall& made, const std::string& field, const int64_t* i,
+                            double normal) {
+    if (field == "key_len") return static_cast<double>(length(made, i[0]));
+    if (field == "cos" || field == "sin") return turn(field, i);
+    if (!element) return normal;
+    const bool asks = field[0] == 'q';
+    const int64_t position = asks ? length(made, i[0]) - made.letters.at("s") + i[1] : i[1];
+    return held(made.params<Params>().q.dtype, element(made, field, i[0], position, i[2], i[3]));
+  });
 }
 
 // ---- shared heads
@@ -218,6 +219,67 @@ void latents(std::vector<harness::Case>& to) {
       to, split.sweep({types, {"q_value"}, {"contiguous", "odd"}, outs, where, {some, few}}, 136));
 }
 
+// ---- latents that an indexer chooses from
+
+using IndexedParams = fovea_x_indexed_forward_params;
+
+// DSA over heads that W_UK and W_UV expand.  Scores of the index are of small integers: exact.
+Table chosen_latents(int64_t count) {
+  Table table("x_indexed_forward", [=](TableCall& made) {
+    const IndexedParams& p = made.params<IndexedParams>();
+    const Asked x{p.q.shape[0], p.q.shape[1], p.k.shape[1], p.q.shape[2], {}, p.q.dtype};
+    const Index index{
+        oracle::load(p.index_q), oracle::load(p.index_k), oracle::load(p.weight), {}, {}};
+    const Attention paper = dsa(mla_absorbed(x, layers_of_mla(made)), index, count).seen;
+    const auto exact = oracle::forward(paper, p.o, p.lse, Mode::exact);
+    const auto rounded = oracle::forward(paper, p.o, p.lse, Mode::rounded);
+    return std::vector<Expected>{{"o", exact.o, rounded.o}, {"lse", exact.lse, rounded.lse}};
+  });
+  return table.recipe("dsa").contents(
+      [](const TableCall& made, const std::string& field, const int64_t* i, double normal) {
+        if (field == "weight") return std::round(2 * normal);
+        if (field.rfind("index_", 0) == 0) return std::clamp(std::round(1.2 * normal), -2.0, 2.0);
+        const bool asks = field[0] == 'q';
+        const int64_t first = asks ? made.letters.at("t") - made.letters.at("s") : 0;
+        return held(made.params<IndexedParams>().q.dtype,
+                    absorbed(made, field, i[0], first + i[1], i[2], i[3]));
+      });
+}
+
+void indexed_latents(std::vector<harness::Case>& to) {
+  const auto shaped = [](Table table, bool apart) {
+    return table.shape([=](TableCall& made) {
+      Letters& x = made.letters;
+      x["d"] = x.at("rope") + (apart ? 0 : x.at("rank")), x["e"] = x.at("rank"), x["g"] = 1;
+    });
+  };
+  const std::string index = "index_q index_k weight index_keys=1 width=0 ";
+  const std::vector<std::string> types = {"q:f32", "q:bf16", "q:f16"},
+                                 layouts = {"contiguous", "odd"}, outs = {"lse o:f32", "lse"},
+                                 where = {"b=2 s=1 t=40", "b=1 s=9 t=33", "b=2 s=7 t=7"},
+                                 heads = {"h=16 nope=12 rope=4 rank=24 scale=0.25",
+                                          "h=8 nope=48 rope=16 rank=32 scale=0.125"};
+  const std::string few = index + "count=12 index_heads=4 index_width=16";
+  Table apart = shaped(chosen_latents(3), true);
+  apart.each("latents_small",
+             {index + "q_value count=3 index_heads=2 index_width=4 b=1 s=2 t=9 h=3 nope=12 rope=4"
+                      " rank=8 scale=0.25 lse"},
+             true);
+  add_cases(to, apart);
+  add_cases(to, shaped(chosen_latents(12), true)
+                    .sweep({types, {few + " q_value"}, layouts, outs, where, heads}, 143));
+  Table whole = shaped(chosen_latents(12), false);
+  whole.view("v", "k");
+  add_cases(to, whole.sweep({types, {few}, layouts, outs, where, heads}, 144));
+  // As DeepSeek-V3.2 has it, on tensor cores where there are such.
+  const std::string paper = index +
+                            "q:bf16 nope=128 rope=64 rank=512 scale=0.07216878364870322"
+                            " index_heads=8 index_width=16 count=96 lse ";
+  add_cases(to, shaped(chosen_latents(96), true)
+                    .each("paper", {paper + "q_value b=1 s=3 t=140 h=16",
+                                    paper + "q_value b=2 s=1 t=130 h=16"}));
+}
+
 // ---- one head of many
 
 Mfa layers_of_mfa(const TableCall& made) {
@@ -337,7 +399,7 @@ void outer_products(std::vector<harness::Case>& to) {
 
 std::vector<harness::Case> recipe_cases() {
   std::vector<harness::Case> all;
-  shared(all), latents(all), factors(all), outer_products(all);
+  shared(all), latents(all), indexed_latents(all), factors(all), outer_products(all);
   return all;
 }
 

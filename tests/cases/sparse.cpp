@@ -516,6 +516,7 @@ class SparseCases {
     edges();
     kernels();
     wide();
+    wide_joined();
     wide_codes();
     skips();
     gradients();
@@ -721,6 +722,34 @@ class SparseCases {
         if (dtype == FOVEA_BF16) wide_edges(c, kernel);
       }
   }
+  // The same where K is (v, k): q_value.
+  void wide_joined() {
+    for (int dtype : {FOVEA_BF16, FOVEA_F16}) {
+      SparseCase c;
+      c.note = "wide", c.dtype = dtype, c.d = 64, c.e = 512, c.q_value = true;
+      c.block_rows = c.block_keys = 1, c.b = c.g = c.x = 1, c.h = 16, c.s = 7, c.t = 300;
+      c.keep = 150, c.splits = 1, c.span = Span::causal;
+      const std::string kernel =
+          std::string("sm90_wide.") + (dtype == FOVEA_F16 ? "f16" : "bf16") + ".d576.q_value";
+      wide_places(c, kernel);
+      wide_heads(c, kernel);
+      if (dtype == FOVEA_F16) continue;
+      joined_edges(c, kernel);
+    }
+  }
+  void joined_edges(const SparseCase& c, const std::string& kernel) {
+    wide_list_edges(c, kernel);
+    const auto edge = [&](auto change) {
+      SparseCase x = c;
+      change(x);
+      add(x, false, false, kernel);
+    };
+    // Widths below the instance's, of either part; v of another layout than k.
+    edge([](SparseCase& x) { x.d = 40; });
+    edge([](SparseCase& x) { x.e = 264; });
+    edge([](SparseCase& x) { x.d = 8, x.e = 8, x.where = Where::paged, x.page = 5; });
+    edge([](SparseCase& x) { x.d = 64, x.e = 128, x.g = x.x = 2, x.lay = Lay::head_first; });
+  }
   // The same over FP8-MLA's records, and over codes of k whose first columns v is.
   void wide_codes() {
     for (int dtype : {FOVEA_BF16, FOVEA_F16})
@@ -778,6 +807,18 @@ class SparseCases {
       }
   }
   void wide_edges(const SparseCase& c, const std::string& kernel) {
+    const auto edge = [&](auto change) {
+      SparseCase x = c;
+      change(x);
+      add(x, false, false, kernel);
+    };
+    wide_list_edges(c, kernel);
+    // Widths below the instance's.
+    edge([](SparseCase& x) { x.d = 520, x.e = 264; });
+    edge([](SparseCase& x) { x.d = 512, x.e = 512; });
+    edge([](SparseCase& x) { x.d = 264, x.e = 8, x.where = Where::paged, x.page = 5; });
+  }
+  void wide_list_edges(const SparseCase& c, const std::string& kernel) {
     const auto edge = [&](auto change, const char* more = "") {
       SparseCase x = c;
       change(x);
@@ -785,13 +826,10 @@ class SparseCases {
     };
     // Splits as the plan has them.
     edge([](SparseCase& x) { x.splits = 0, x.s = 1, x.keep = 2100, x.t = 2500; }, ".split");
-    // Each key many times; few keys; none; widths below the instance's.
+    // Each key many times; few keys; none.
     edge([](SparseCase& x) { x.t = 5, x.keep = 700, x.counts = false; });
     edge([](SparseCase& x) { x.t = 1, x.s = 2, x.span = Span::full; });
     edge([](SparseCase& x) { x.t = 3, x.s = 40; });
-    edge([](SparseCase& x) { x.d = 520, x.e = 264; });
-    edge([](SparseCase& x) { x.d = 512, x.e = 512; });
-    edge([](SparseCase& x) { x.d = 264, x.e = 8, x.where = Where::paged, x.page = 5; });
     // More work items than multiprocessors, of lists that end early.
     edge([](SparseCase& x) { x.s = 140, x.keep = 90; });
     edge([](SparseCase& x) { x.s = 70, x.h = 128, x.keep = 70, x.lay = Lay::head_first; });

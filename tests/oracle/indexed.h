@@ -40,6 +40,7 @@ class IndexedOracle {
     if (p.block_k.data) keep_ = p.block_k.shape[1] + 1, complete();
     if (p.index.data) x_ = p.index.shape[1], keep_ = p.index.shape[3];
     attend_.q = p.q, attend_.k = p.k, attend_.v = p.v, attend_.o = p.o, attend_.lse = p.lse;
+    attend_.q_value = p.q_value;
     attend_.k_scale = p.k_scale, attend_.v_scale = p.v_scale, attend_.sink_logit = p.sink_logit;
     attend_.scale = p.scale, attend_.softcap = p.softcap;
     attend_.block_rows = 1;

@@ -1326,9 +1326,9 @@ def sparse_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
       columns there    no codes and no pages; d and e of at most 128; blocks of 16, 32 or a multiple
                        of 64 keys at any key, column, first_keys and last_keys of at most 4096; 16
                        rows or more of the heads that share a list; at most one split
-      wide heads there no codes; d of at most 576, e of at most 512, one of them above 256; lists of
-                       single rows and single keys alone, in any order; 8 heads or more that share a
-                       list and a key head
+      wide heads there no codes; d of at most 576, e of at most 512, one of them above 256, or
+                       q_value with d of at most 64; lists of single rows and single keys alone, in
+                       any order; 8 heads or more that share a list and a key head
       codes of these   e4m3 or i8, as attention_forward's there: FP8-MLA's records with q_value, or
                        v the first columns of k; windows and positions of any kind; no softcap
 
@@ -3154,14 +3154,14 @@ def select_heads(ctx_or_q=None, /, q=None, k=None, *, ctx=None, head_map=None, l
 
 
 def indexed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,
-                    index=None, index_count=None, index_q=None, index_k=None, index_k_scale=None,
-                    block_k=None, weight=None, code_q=None, code=None, v_mean=None, sink_logit=None,
-                    k_scale=None, v_scale=None, query_start=None, key_start=None, query_len=None,
-                    key_len=None, page_table=None, cache_row=None, context_len=None, x=None,
-                    keep=None, query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0,
-                    lists=0, count=0, first_keys=0, last_keys=0, force_last=0, pool_keys=0,
-                    index_step=0, subset=0, scale=0.0, softcap=0.0, index_scale=0.0, ratio=0.0,
-                    measure=0, reduce=0, causal=0):
+                    index=None, index_count=None, q_value=None, index_q=None, index_k=None,
+                    index_k_scale=None, block_k=None, weight=None, code_q=None, code=None,
+                    v_mean=None, sink_logit=None, k_scale=None, v_scale=None, query_start=None,
+                    key_start=None, query_len=None, key_len=None, page_table=None, cache_row=None,
+                    context_len=None, x=None, keep=None, query_max=0, key_max=0, window_left=0,
+                    window_right=0, sink_keys=0, lists=0, count=0, first_keys=0, last_keys=0,
+                    force_last=0, pool_keys=0, index_step=0, subset=0, scale=0.0, softcap=0.0,
+                    index_scale=0.0, ratio=0.0, measure=0, reduce=0, causal=0):
     """Attention over the keys that an index finds.
 
     Selection is x_select_token's, with index_q and index_k as its q and k; absent, q and k are
@@ -3203,6 +3203,8 @@ def indexed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=Non
       index_count: (b, x, s) i32: keys wanted, with index
 
     Optional inputs
+      q_value: (b, s, h, e) as q: second query of attention alone, contracted with v (split MLA
+          caches)
       index_q: (b, s, index_heads, index_width) f32 f16 bf16 e4m3: with index_k or block_k; absent:
           q
       index_k: (rows, t, index_keys, index_width) or paged (pool, page, index_keys, index_width) f32
@@ -3246,7 +3248,7 @@ def indexed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=Non
           first_keys, last_keys, pool_keys and ratio are 0, and key_start, context_len and v_mean
           absent
       subset: columns of SUBSET, 1 .. index_width
-      scale: of attention's scores, > 0; 0: 1 / sqrt(d)
+      scale: of attention's scores, > 0; 0: 1 / sqrt(d), or 1 / sqrt(d + e) with q_value
       softcap: of attention's scores; 0: none
       index_scale: of the index's, > 0; 0: 1 / sqrt(index_width), for HAMMING 1
       ratio: share of the keys that a row sees; not with pool_keys
@@ -3262,92 +3264,94 @@ def indexed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=Non
     v_q = call.put("q", 8, q, 4)
     call.put("k", 104, k)
     v_v = call.put("v", 200, v, 4)
+    if q_value is not None:
+        call.put("q_value", 488, q_value)
     if index_q is not None:
-        call.put("index_q", 488, index_q)
+        call.put("index_q", 584, index_q)
     if index_k is not None:
-        call.put("index_k", 584, index_k)
+        call.put("index_k", 680, index_k)
     if index_k_scale is not None:
-        call.put("index_k_scale", 680, index_k_scale)
+        call.put("index_k_scale", 776, index_k_scale)
     if block_k is not None:
-        call.put("block_k", 776, block_k)
+        call.put("block_k", 872, block_k)
     if weight is not None:
-        call.put("weight", 872, weight)
+        call.put("weight", 968, weight)
     if code_q is not None:
-        call.put("code_q", 968, code_q)
+        call.put("code_q", 1064, code_q)
     if code is not None:
-        call.put("code", 1064, code)
+        call.put("code", 1160, code)
     if v_mean is not None:
-        call.put("v_mean", 1160, v_mean)
+        call.put("v_mean", 1256, v_mean)
     if sink_logit is not None:
-        call.put("sink_logit", 1256, sink_logit)
+        call.put("sink_logit", 1352, sink_logit)
     if k_scale is not None:
-        call.put("k_scale", 1352, k_scale)
+        call.put("k_scale", 1448, k_scale)
     if v_scale is not None:
-        call.put("v_scale", 1448, v_scale)
+        call.put("v_scale", 1544, v_scale)
     if query_start is not None:
-        call.put("query_start", 1544, query_start)
+        call.put("query_start", 1640, query_start)
     if key_start is not None:
-        call.put("key_start", 1640, key_start)
+        call.put("key_start", 1736, key_start)
     if query_len is not None:
-        call.put("query_len", 1736, query_len)
+        call.put("query_len", 1832, query_len)
     if key_len is not None:
-        call.put("key_len", 1832, key_len)
+        call.put("key_len", 1928, key_len)
     if page_table is not None:
-        call.put("page_table", 1928, page_table)
+        call.put("page_table", 2024, page_table)
     if cache_row is not None:
-        call.put("cache_row", 2024, cache_row)
+        call.put("cache_row", 2120, cache_row)
     if context_len is not None:
-        call.put("context_len", 2120, context_len)
+        call.put("context_len", 2216, context_len)
     o = call.out("o", 296, o, (v_q[2][0], v_q[2][1], v_q[2][2], v_v[2][3]), v_q[1])
     if lse is not None:
         lse = None if lse is False else call.out("lse", 392, lse, (v_q[2][0], v_q[2][2], v_q[2][1]),
             1)
     if index is not None:
-        index = None if index is False else call.out("index", 2216, index, lambda: (v_q[2][0],
+        index = None if index is False else call.out("index", 2312, index, lambda: (v_q[2][0],
             call.size("x", x), v_q[2][1], call.size("keep", keep)), 8)
     if index_count is not None:
-        index_count = None if index_count is False else call.out("index_count", 2312, index_count,
+        index_count = None if index_count is False else call.out("index_count", 2408, index_count,
             lambda: (v_q[2][0], call.size("x", x), v_q[2][1]), 8)
     if query_max:
-        call.scalar("q", 2408, query_max, "query_max")
+        call.scalar("q", 2504, query_max, "query_max")
     if key_max:
-        call.scalar("q", 2416, key_max, "key_max")
+        call.scalar("q", 2512, key_max, "key_max")
     if window_left:
-        call.scalar("q", 2424, window_left, "window_left")
+        call.scalar("q", 2520, window_left, "window_left")
     if window_right:
-        call.scalar("q", 2432, window_right, "window_right")
+        call.scalar("q", 2528, window_right, "window_right")
     if sink_keys:
-        call.scalar("q", 2440, sink_keys, "sink_keys")
+        call.scalar("q", 2536, sink_keys, "sink_keys")
     if lists:
-        call.scalar("q", 2448, lists, "lists")
+        call.scalar("q", 2544, lists, "lists")
     if count:
-        call.scalar("q", 2456, count, "count")
+        call.scalar("q", 2552, count, "count")
     if first_keys:
-        call.scalar("q", 2464, first_keys, "first_keys")
+        call.scalar("q", 2560, first_keys, "first_keys")
     if last_keys:
-        call.scalar("q", 2472, last_keys, "last_keys")
+        call.scalar("q", 2568, last_keys, "last_keys")
     if force_last:
-        call.scalar("q", 2480, force_last, "force_last")
+        call.scalar("q", 2576, force_last, "force_last")
     if pool_keys:
-        call.scalar("q", 2488, pool_keys, "pool_keys")
+        call.scalar("q", 2584, pool_keys, "pool_keys")
     if index_step:
-        call.scalar("q", 2496, index_step, "index_step")
+        call.scalar("q", 2592, index_step, "index_step")
     if subset:
-        call.scalar("q", 2504, subset, "subset")
+        call.scalar("q", 2600, subset, "subset")
     if scale:
-        call.scalar("f", 2512, scale, "scale")
+        call.scalar("f", 2608, scale, "scale")
     if softcap:
-        call.scalar("f", 2516, softcap, "softcap")
+        call.scalar("f", 2612, softcap, "softcap")
     if index_scale:
-        call.scalar("f", 2520, index_scale, "index_scale")
+        call.scalar("f", 2616, index_scale, "index_scale")
     if ratio:
-        call.scalar("f", 2524, ratio, "ratio")
+        call.scalar("f", 2620, ratio, "ratio")
     if measure:
-        call.enum(2528, measure, "measure", SelectScore)
+        call.enum(2624, measure, "measure", SelectScore)
     if reduce:
-        call.enum(2532, reduce, "reduce", SelectReduce)
+        call.enum(2628, reduce, "reduce", SelectReduce)
     if causal:
-        call.scalar("i", 2536, causal, "causal")
+        call.scalar("i", 2632, causal, "causal")
     return call.run(o, lse, index, index_count)
 
 

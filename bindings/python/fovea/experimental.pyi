@@ -1350,6 +1350,7 @@ def select_heads(q: Array, k: Array, *, ctx: Context | None = ..., head_map: Out
                  **fields: Unpack[_select_heads]) -> Any: ...
 
 class _indexed_forward(TypedDict, total=False):
+    q_value: Array | None
     index_q: Array | None
     index_k: Array | None
     index_k_scale: Array | None

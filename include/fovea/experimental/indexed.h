@@ -63,6 +63,8 @@ typedef struct fovea_x_indexed_forward_params {
                                    e5m2 i8 */
   fovea_tensor o;             /**< [out] (b, s, h, e) as q or f32 */
   fovea_tensor lse;           /**< [out, optional] (b, h, s) f32: of the sum over the list */
+  fovea_tensor q_value;       /**< [in, optional] (b, s, h, e) as q: second query of attention
+                                   alone, contracted with v (split MLA caches) */
   fovea_tensor index_q;       /**< [in, optional] (b, s, index_heads, index_width) f32 f16 bf16
                                    e4m3: with index_k or block_k; absent: q */
   fovea_tensor index_k;       /**< [in, optional] (rows, t, index_keys, index_width) or paged
@@ -114,7 +116,8 @@ typedef struct fovea_x_indexed_forward_params {
                                    other windows, first_keys, last_keys, pool_keys and ratio are 0,
                                    and key_start, context_len and v_mean absent */
   int64_t subset;             /**< columns of SUBSET, 1 .. index_width */
-  float scale;                /**< of attention's scores, > 0; 0: 1 / sqrt(d) */
+  float scale;                /**< of attention's scores, > 0; 0: 1 / sqrt(d), or 1 / sqrt(d + e)
+                                   with q_value */
   float softcap;              /**< of attention's scores; 0: none */
   float index_scale;          /**< of the index's, > 0; 0: 1 / sqrt(index_width), for HAMMING 1 */
   float ratio;                /**< share of the keys that a row sees; not with pool_keys */

@@ -97,7 +97,7 @@ class WideCodesProducer90
     __device__ __forceinline__ void run(const Slot& work) {
       const int steps = max(work.count, 1);
       int n = work.last;
-      CodeKey keys[kAhead];
+      StoredKey keys[kAhead];
 #pragma unroll
       for (int i = 0; i < kAhead; ++i, n = work.before(n))
         keys[i] = Rows{all.a}.key_of(work, i < steps ? entry_of(work, n) : -1);
@@ -148,7 +148,7 @@ class WideCodesProducer90
     __device__ __forceinline__ static uint32_t own_lane() {
       return sm90::unhoisted(threadIdx.x % 32);
     }
-    __device__ __forceinline__ void copy(const Slot& work, CodeKey key) const {
+    __device__ __forceinline__ void copy(const Slot& work, StoredKey key) const {
       const Shared& shared = all.shared;
       const uint32_t there = __ballot_sync(~0u, key.block >= 0);
       const Rows rows{all.a};

@@ -6,8 +6,10 @@
 //   Copies arrive at a part's barrier by themselves.  They write by the generic proxy and wgmma
 //   reads by the async one.  So the relay waits for that barrier, has a fence, and tells consumers.
 //   Places that name no key are rows of zeros, and absent: 0 times NaN is NaN.
+//   With q_value a row of K is one of v and one of k, and a row of Q one of q_value and one of q.
 #pragma once
 #include "cuda/loop/feed_sm90.cuh"
+#include "cuda/loop/stored_key.cuh"
 #include "cuda/loop/wide_list_sm90.cuh"
 
 namespace fovea::cuda {
@@ -46,10 +48,8 @@ class WideListProducer90
   static constexpr int kRows = 4, kQuads = BN / kRows;  // of a tile
   static constexpr int kMost = (kQuads + kLoaders - 1) / kLoaders;
 
-  // Where a key is stored; block < 0: there is none.
-  struct Key {
-    int block, token;
-  };
+  // K is (v, k).
+  __device__ __forceinline__ bool joined() const { return Shape::joins && this->a.q_value; }
 
   // Fences what has been copied, and tells the consumers.
   struct Relay {
@@ -91,23 +91,34 @@ class WideListProducer90
     // Rows past the last are zeros.
     __device__ __forceinline__ void copy_query(const Slot& work) {
       const Attend& a = all.a;
-      const RowTile& tile = work.tile;
-      const uint16_t* from = a.q.template as<uint16_t>() + tile.offset(tile.begin, a.q.stride);
+      const uint32_t to = all.shared.q();
+      constexpr int kUnits = Shape::key_units * 4;
       all.shared.q_pipe().acquire(q);
-#pragma unroll 1
-      for (int quad = number; quad < Shape::BM / kRows; quad += kLoaders) {
-        const int row = quad * kRows + lane / kPanelChunks;
-        copy_row<Shape::D / 64>(all.shared.q() + Shape::TileQ::at(row, lane % kPanelChunks),
-                                from + row * a.q.stride[2], row < tile.size, static_cast<int>(a.d));
+      if (all.joined()) {
+        copy_query_of<kUnits>(work.tile, a.q_value, a.e, to);
+        copy_query_of<Shape::tails>(work.tile, a.q, a.d, to + kUnits * Panel::bytes);
+      } else {
+        copy_query_of<Shape::D / 64>(work.tile, a.q, a.d, to);
       }
       copy_arrive(all.shared.q_pipe().full(q));
       q.next();
+    }
+    template <int Panels>
+    __device__ __forceinline__ void copy_query_of(const RowTile& tile, const View<4>& x,
+                                                  int64_t width, uint32_t to) const {
+      const uint16_t* from = x.as<uint16_t>() + tile.offset(tile.begin, x.stride);
+#pragma unroll 1
+      for (int quad = number; quad < Shape::BM / kRows; quad += kLoaders) {
+        const int row = quad * kRows + lane / kPanelChunks;
+        copy_row<Panels>(to + Shape::TileQ::at(row, lane % kPanelChunks), from + row * x.stride[2],
+                         row < tile.size, static_cast<int>(width));
+      }
     }
 
     __device__ __forceinline__ void copy_tiles(const Slot& work) {
       const int steps = max(work.count, 1);
       int n = work.last, entry = entry_of(work, n, first);
-      Key key = key_of(work, entry);
+      StoredKey key = key_of(work, entry);
       if (steps > 1) entry = entry_of(work, work.before(n), next_first(first));
 #pragma unroll 1
       for (int left = steps; left; --left, at.next(), first = next_first(first)) {
@@ -134,19 +145,9 @@ class WideListProducer90
       const bool is = lane < kMost * kRows && quad < kQuads && work.count && place < work.places;
       return is ? work.index[place * work.stride] : -1;
     }
-    __device__ __forceinline__ Key key_of(const Slot& work, int entry) const {
-      const Sequences& given = all.a.sequences;
-      const Sequence& seq = work.tile.rows.seq;
+    __device__ __forceinline__ StoredKey key_of(const Slot& work, int entry) const {
       if (!work.sees(entry)) return {-1, 0};
-      const int token = static_cast<int>(seq.key_begin) + entry;
-      if (!given.page) return {static_cast<int>(seq.key_batch), token};
-      const uint32_t page = static_cast<uint32_t>(given.page),
-                     place = static_cast<uint32_t>(token) / page;
-      const int id =
-          given.page_table.template as<int32_t>()[seq.key_batch * given.page_table.stride[0] +
-                                                  place * given.page_table.stride[1]];
-      const bool is = static_cast<uint32_t>(id) < static_cast<uint32_t>(given.pool);
-      return {is ? id : -1, static_cast<int>(static_cast<uint32_t>(token) - place * page)};
+      return stored_key(all.a.sequences, work.tile.rows.seq, entry);
     }
 
     // ---- a lane for a chunk of a row of each quad
@@ -156,7 +157,8 @@ class WideListProducer90
       uint32_t there;  // bit i: the row of quad i
       int quads;
     };
-    __device__ __forceinline__ Rows rows_of(const Slot& work, const View<4>& x, Key key) const {
+    __device__ __forceinline__ Rows rows_of(const Slot& work, const View<4>& x,
+                                            StoredKey key) const {
       Rows rows;
       rows.there = 0, rows.quads = 0;
       const uint16_t* origin = x.as<uint16_t>() + work.key_head * x.stride[2];
@@ -198,13 +200,19 @@ class WideListProducer90
       if (lane == 0) sm90::barrier_arrive(full);  // with what the warp stored before
     }
 
-    __device__ __forceinline__ void copy_keys(const Slot& work, Key key) {
+    __device__ __forceinline__ void copy_keys(const Slot& work, StoredKey key) {
       const Shared& shared = all.shared;
-      const int width = static_cast<int>(all.a.d);
-      const Rows rows = rows_of(work, all.a.k, key);
+      const Attend& a = all.a;
+      const bool joined = all.joined();
+      int width = static_cast<int>(joined ? a.e : a.d);
+      Rows rows = rows_of(work, joined ? a.v : a.k, key);
       const uint32_t absent = ~__ballot_sync(~0u, key.block >= 0);
 #pragma unroll
       for (int part = 0; part < Shape::parts; ++part) {
+        const bool tail = part == Shape::key_units;
+        int column = part * 256;
+        if (tail && joined)
+          rows = rows_of(work, a.k, key), width = static_cast<int>(a.d), column = 0;
         sm90::barrier_wait(shared.key_empty(at.number, part), shared.empty_phase(at.number, part));
         if (part == 0) {
           if (lane < rows.quads)
@@ -212,14 +220,14 @@ class WideListProducer90
                 absent >> lane * kRows & ((1 << kRows) - 1);
           __syncwarp();
         }
-        if (part < Shape::key_units)
-          copy_part<4>(rows, part * 256, width, shared.keys(at.number, part));
+        if (tail)
+          copy_part<1>(rows, column, width, shared.keys(at.number, part));
         else
-          copy_part<1>(rows, part * 256, width, shared.keys(at.number, part));
+          copy_part<4>(rows, column, width, shared.keys(at.number, part));
         copied_to(shared.keys_copied(at.number, part));
       }
     }
-    __device__ __forceinline__ void copy_values(const Slot& work, Key key) {
+    __device__ __forceinline__ void copy_values(const Slot& work, StoredKey key) {
       const Shared& shared = all.shared;
       const Rows rows = rows_of(work, all.a.v, key);
 #pragma unroll

@@ -10,6 +10,7 @@
 #pragma once
 #include "cuda/loop/feed_sm90.cuh"
 #include "cuda/loop/shared_wide_sm90.cuh"
+#include "cuda/loop/stored_key.cuh"
 
 namespace fovea::cuda {
 
@@ -239,14 +240,9 @@ struct WideProducer90
         rows.offset[i] = -1;
         bool gone = false;
         if (work.count && j < tile.keys) {
-          const uint32_t index = static_cast<uint32_t>(seq.key_begin) + j,
-                         page = static_cast<uint32_t>(given.page), place = index / page;
-          const int id = given.page_table.as<int32_t>()[seq.key_batch * given.page_table.stride[0] +
-                                                        place * given.page_table.stride[1]];
-          gone = static_cast<uint32_t>(id) >= static_cast<uint32_t>(given.pool);
-          if (!gone)
-            rows.offset[i] =
-                id * stride[0] + static_cast<int64_t>(index - place * page) * stride[1] + head;
+          const StoredKey key = paged_key(given, seq, j);
+          gone = key.block < 0;
+          if (!gone) rows.offset[i] = key.block * stride[0] + key.token * stride[1] + head;
         }
         rows.absent[i] = __ballot_sync(~0u, gone);
       }

@@ -69,39 +69,22 @@ class PickOrdered {
 
   // False: a sample would be too small.
   __device__ bool sample(float wanted, uint32_t& pivot) {
-    if (wanted < 1) wanted = 1;
-    const float n = static_cast<float>(run_.row.n);
     for (int log = 10; log <= 12; ++log) {
-      const float each = n / static_cast<float>(1 << log), share = wanted / each;
-      const float rank = share + 4.f * sqrtf(share) + 4.f;
-      if (rank * each > 0.9f * kPickKept) continue;
-      const uint32_t reached = static_cast<uint32_t>(rank);
-      pivot = log == 12   ? sample<12>(reached)
-              : log == 11 ? sample<11>(reached)
-                          : sample<10>(reached);
+      const uint32_t rank = sampled_rank(run_.row.n, wanted, log);
+      if (!rank) continue;
+      pivot = log == 12 ? sample<12>(rank) : log == 11 ? sample<11>(rank) : sample<10>(rank);
       return true;
     }
     return false;
   }
-  // What `rank` of 2^Log keys reach, one of each of equal parts of the row.
+  // What `rank` of 2^Log keys reach.
   template <int Log>
   __device__ __forceinline__ uint32_t sample(uint32_t rank) {
-    constexpr int Each = (1 << Log) / kPickThreads;
-    typename Source::Raw raw[Each];
-    int at[Each];
-    uint32_t key[Each];
+    uint32_t key[(1 << Log) / kPickThreads];
+    run_.template sample<Log>(key);
 #pragma unroll
-    for (int j = 0; j < Each; ++j) {
-      const uint32_t part = threadIdx.x + j * kPickThreads;
-      const uint64_t n = static_cast<uint64_t>(run_.row.n);
-      at[j] = static_cast<int>((part * n + ((part * 2654435761u) * n >> 32)) >> Log);
-      raw[j] = run_.source.load(run_.row, at[j]);
-    }
-#pragma unroll
-    for (int j = 0; j < Each; ++j) {
-      key[j] = run_.source.key(run_.row, at[j], raw[j]);
-      if (key[j] <= kPickNone) key[j] = 0;
-    }
+    for (uint32_t& one : key)
+      if (one <= kPickNone) one = 0;
     const Survey survey = look(key);
     if (rank >= survey.forced + survey.others) return kPickNone + 1;
     const Cut cut = find(key, survey, rank, 2);

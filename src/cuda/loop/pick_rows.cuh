@@ -65,33 +65,19 @@ class PickFew {
   // A number that some more entries than wanted reach, if the sample does not mislead.  False: a
   // sample would be too small.
   __device__ bool sample(float wanted, uint32_t& pivot) {
-    if (wanted < 1) wanted = 1;
-    const float n = static_cast<float>(run_.row.n);
-    const int log = 1024 * wanted < 64.f * n ? 12 : 10;
-    const float each = n / static_cast<float>(1 << log), share = wanted / each;
-    const float rank = share + 4.f * sqrtf(share) + 4.f;
-    if (rank * each > 0.9f * kPickKept) return false;
-    const uint32_t reached = static_cast<uint32_t>(rank);
-    pivot = log == 12 ? sample<12>(reached) : sample<10>(reached);
+    const int log = 1024 * fmaxf(wanted, 1.f) < 64.f * static_cast<float>(run_.row.n) ? 12 : 10;
+    const uint32_t rank = sampled_rank(run_.row.n, wanted, log);
+    if (!rank) return false;
+    pivot = log == 12 ? sample<12>(rank) : sample<10>(rank);
     pivot = max(pivot, kPickNone + 1);
     return true;
   }
-  // What `rank` of 2^Log keys reach, one of each of equal parts of the row.
+  // What `rank` of 2^Log keys reach.
   template <int Log>
   __device__ __forceinline__ uint32_t sample(uint32_t rank) {
     constexpr int Each = (1 << Log) / kPickThreads;
-    typename Source::Raw raw[Each];
-    int at[Each];
     uint32_t key[Each];
-#pragma unroll
-    for (int j = 0; j < Each; ++j) {
-      const uint32_t part = threadIdx.x + j * kPickThreads;
-      const uint64_t n = static_cast<uint64_t>(run_.row.n);
-      at[j] = static_cast<int>((part * n + ((part * 2654435761u) * n >> 32)) >> Log);
-      raw[j] = run_.source.load(run_.row, at[j]);
-    }
-#pragma unroll
-    for (int j = 0; j < Each; ++j) key[j] = run_.source.key(run_.row, at[j], raw[j]);
+    run_.template sample<Log>(key);
     return block_.bisect(key, Each, rank, rank / 16, 0u, 31, 14);
   }
 

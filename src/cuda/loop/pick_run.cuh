@@ -154,6 +154,14 @@ class PickBlock {
   int turn_;
 };
 
+// Of 2^log sampled keys of n so many reach what somewhat more than `wanted` entries reach, if the
+// sample does not mislead.  0: a cluster has no room for those.
+__device__ inline uint32_t sampled_rank(int n, float wanted, int log) {
+  const float each = static_cast<float>(n) / static_cast<float>(1 << log);
+  const float share = fmaxf(wanted, 1.f) / each, rank = share + 4.f * sqrtf(share) + 4.f;
+  return rank * each > 0.9f * kPickKept ? 0 : static_cast<uint32_t>(rank);
+}
+
 // What a row's list is made of: bits of the block's run.
 template <class Source>
 class PickRun {
@@ -212,6 +220,22 @@ class PickRun {
         if (word < words) visit(word, word * 32 + static_cast<int>(threadIdx.x % 32), key[n]);
       }
     });
+  }
+  // 2^Log keys of the row for a block, one of each of equal parts.
+  template <int Log>
+  __device__ __forceinline__ void sample(uint32_t (&key)[(1 << Log) / kPickThreads]) const {
+    constexpr int Each = (1 << Log) / kPickThreads;
+    typename Source::Raw raw[Each];
+    int at[Each];
+#pragma unroll
+    for (int j = 0; j < Each; ++j) {
+      const uint32_t part = threadIdx.x + j * kPickThreads;
+      const uint64_t n = static_cast<uint64_t>(row.n);
+      at[j] = static_cast<int>((part * n + ((part * 2654435761u) * n >> 32)) >> Log);
+      raw[j] = source.load(row, at[j]);
+    }
+#pragma unroll
+    for (int j = 0; j < Each; ++j) key[j] = source.key(row, at[j], raw[j]);
   }
   __device__ void clear() const {
     for (int i = threadIdx.x; i < words; i += kPickThreads) taken[i] = tied[i] = 0;

@@ -45,8 +45,12 @@ Text refuses(const Context& ctx, const Recur& a) {
 
 }  // namespace
 
-Text plan_drafts(const Context& ctx, const char* op, const Recur& a, RecurForward kernel,
-                 Plan& plan) {
+Text plan_drafts(const Context& ctx, const char* op, const Recur& a,
+                 std::span<const DraftInstance> instances, Plan& plan) {
+  RecurForward kernel = nullptr;
+  for (const DraftInstance& row : instances)
+    if (row.form == a.form && row.kernel) kernel = row.kernel;
+  if (!kernel) return "this build has no kernels for Hopper";
   if (Text why = refuses(ctx, a); !why.empty()) return why;
   plan.kernel += Text(".") + dtype_name(a.q.dtype) + ".d" + Text::number(a.d) + ".drafts";
   plan.launch = [=](Context& ctx, void*) { run_recur(ctx, op, a, kernel); };

@@ -198,6 +198,16 @@ Text refuses(const Context& ctx, const Attend& a) {
   return "";
 }
 
+// Whether the last split of a row tile merges all, or a kernel of its own.  Its four warps load a
+// row's columns in rounds, a microsecond each, while the rest of the device waits.
+bool merges_by_last(const Attend& a, const Choice& c) {
+  constexpr int64_t kRounds = 4, kWarps = 4, kColumns = 128;
+  const int64_t at_once = c.instance->e > kColumns ? 8 : 16;
+  const int64_t rows = std::min<int64_t>(a.sequences.query_max * c.grid.group, c.instance->rows);
+  return ceil_div(rows, kWarps) * ceil_div(a.e, kColumns) * ceil_div(c.order.splits, at_once) <=
+         kRounds;
+}
+
 Text offer(const Context& ctx, const Attend& a, Plan& plan) {
   if (Text why = refuses(ctx, a); !why.empty()) return why;
   const Choice c = choice(device_info(ctx), a);
@@ -225,14 +235,16 @@ Text offer(const Context& ctx, const Attend& a, Plan& plan) {
                  Text::number(c.instance->keys);
   PartialSlots slots;
   if (c.order.splits > 1) slots = PartialSlots(plan.workspace, a, c.order.splits);
-  plan.launch = [a, work, items, slots, instance = c.instance](Context& ctx, void* workspace) {
+  const bool by_last = merges_by_last(a, c);
+  plan.launch = [=, instance = c.instance](Context& ctx, void* workspace) {
     ForwardWork90 now = work;
     if (items > device_info(ctx).multiprocessors) now.schedule.counters = counters(ctx);
     const int splits = now.order.splits;
     if (splits > 1) now.parts = slots.at(workspace, a, splits);
     // The scheduler's counters come first.
     constexpr int kFirst = 2;
-    if (splits > 1 && items / splits <= kCounters - kFirst) now.arrived = counters(ctx) + kFirst;
+    if (splits > 1 && by_last && items / splits <= kCounters - kFirst)
+      now.arrived = counters(ctx) + kFirst;
     instance->launch(ctx, a, now);
     if (splits > 1 && !now.arrived) combine(ctx, "attention_forward", a, now.parts);
   };

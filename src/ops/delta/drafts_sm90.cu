@@ -6,11 +6,7 @@
 namespace fovea {
 namespace {
 
-struct DraftInstance {
-  Recurrence form;
-  cuda::RecurForward kernel;
-};
-constexpr DraftInstance kInstances[] = {
+constexpr cuda::DraftInstance kInstances[] = {
 #define FOVEA_INSTANCE(dtype, columns, form) \
   {Recurrence::form, cuda::recur_drafts<Recurrence::form>},
 #include "instances/delta_drafts_sm90.inc"
@@ -21,10 +17,7 @@ constexpr DraftInstance kInstances[] = {
 
 extern const Kernel<Recur> delta_drafts_sm90 = {
     "sm90", [](const Context& ctx, const Recur& call, Plan& plan) {
-      for (const DraftInstance& row : kInstances)
-        if (row.kernel && row.form == call.form)
-          return cuda::plan_drafts(ctx, "x_delta_forward", call, row.kernel, plan);
-      return Text("this build has no kernels for Hopper");
+      return cuda::plan_drafts(ctx, "x_delta_forward", call, kInstances, plan);
     }};
 
 }  // namespace fovea

@@ -45,6 +45,7 @@
 #include "cuda/tile/convert.cuh"
 #include "ops/gla/backward.cuh"
 #include "ops/gla/intra_sm90.cuh"
+#include "ops/gla/state_walk_sm90.cuh"
 
 namespace fovea::cuda {
 
@@ -87,17 +88,8 @@ class GlaStates90 {
         a_(work.a),
         base_(base),
         at_(shared_address(base)),
-        keys_{at_ + kShared.key_pipe} {
-    uint32_t block = sm90::unhoisted(blockIdx.x);
-    const auto chains = static_cast<uint32_t>(w_.chains);
-    const auto tiles = static_cast<uint32_t>(w_.forward.tiles);
-    const auto heads = static_cast<uint32_t>(a_.heads);
-    reversed_ = block >= chains, block = reversed_ ? block - chains : block;
-    tile_ = static_cast<int>(block % tiles), block /= tiles;
-    head_ = static_cast<int>(block % heads);
-    run_ = a_.run[block / heads];
-    chunks_ = static_cast<int>((run_.count + kChainTokens - 1) / kChainTokens);
-  }
+        keys_{at_ + kShared.key_pipe},
+        walk_(work.a, work.chains, work.forward.tiles) {}
 
   __device__ void init() const {
     if (threadIdx.x == 0) {
@@ -109,60 +101,47 @@ class GlaStates90 {
 
   // Warp 0.
   __device__ void produce() const {
-    const int lane = threadIdx.x % 32, batch = static_cast<int>(run_.batch);
-    const int column = tile_ * kChainColumns;
+    const int batch = static_cast<int>(walk_.run.batch), column = walk_.tile * kChainColumns;
     KeyState key;
     uint32_t tail = 0;
-    for (int i = 0; i < chunks_; ++i, key.next()) {
-      const int c = chunk(i);
-      const int64_t first = int64_t{c} * kChainTokens;
-      const int row = static_cast<int>(run_.begin + first);
-      const int left = static_cast<int>(min(int64_t{kChainTokens}, run_.count - first));
-      // Rows before the first output have no dO.
-      const int from = reversed_ ? static_cast<int>(clamp_i64(run_.from - first, 0, left)) : 0;
+    for (int i = 0; i < walk_.chunks; ++i, key.next()) {
+      const int c = walk_.chunk(i);
+      const ChunkRows rows = walk_.rows(c);
       const uint32_t tile = key_tile(key);
-      keys_.acquire(key);
       const auto load = [&](uint32_t barrier) {
-        if (lane != 0) return;
-        const int64_t at = slot(c) * a_.heads + head_;
+        if (threadIdx.x % 32 != 0) return;
+        const int64_t at = slot(c) * a_.heads + walk_.head;
         const unsigned char* keys = w_.forward.keys + at * gla_key_stride(D);
-        const unsigned char* rows =
-            reversed_ ? w_.forward.queries + at * gla_query_stride(D) : keys;
+        const unsigned char* scaled =
+            walk_.reversed ? w_.forward.queries + at * gla_query_stride(D) : keys;
         sm90::barrier_expect(barrier, Shape::key_bytes);
-        sm90::tma_load(tile, rows, TileQ::bytes, barrier);
+        sm90::tma_load(tile, scaled, TileQ::bytes, barrier);
         sm90::tma_load(tile + TileQ::bytes + TileV::bytes, keys + TileQ::bytes, gla_key_factors(D),
                        barrier);
-        if (reversed_)
-          sm90::tma_load_box(tile + TileQ::bytes, w_.dout, barrier, column, row, head_, batch);
+        if (walk_.reversed)
+          sm90::tma_load_box(tile + TileQ::bytes, w_.dout, barrier, column, rows.row, walk_.head,
+                             batch);
         else
-          sm90::tma_load_box(tile + TileQ::bytes, w_.forward.v, barrier, column, row,
-                             static_cast<int>(a_.value_head(head_)), batch);
+          sm90::tma_load_box(tile + TileQ::bytes, w_.forward.v, barrier, column, rows.row,
+                             static_cast<int>(a_.value_head(walk_.head)), batch);
       };
-      if (left == kChainTokens && from == 0) {
-        load(keys_.full(key));
-        continue;
-      }
-      load(at_ + kShared.tail);
-      sm90::barrier_wait(at_ + kShared.tail, tail);
-      tail ^= 1;
-      zero_rows(tile + TileQ::bytes, 0, from), zero_rows(tile + TileQ::bytes, left, kChainTokens);
-      sm90::fence_shared();
-      __syncwarp();
-      if (lane == 0) keys_.arrive(key);
+      fill_stage(keys_, key, rows.whole(), at_ + kShared.tail, tail, load,
+                 [&] { zero_other_rows<TileV>(tile + TileQ::bytes, rows.from, rows.left); });
     }
   }
 
   // Warpgroup 1.
   __device__ void move_state() const {
     ChainState<D> state;
-    const int64_t column = int64_t{tile_} * kChainColumns;
-    if (reversed_)
-      state.load({w_.dstate_out, FOVEA_F32}, w_.dstate_out ? run_.sequence : -1, head_, column),
+    const int64_t column = int64_t{walk_.tile} * kChainColumns;
+    if (walk_.reversed)
+      state.load({w_.dstate_out, FOVEA_F32}, w_.dstate_out ? walk_.run.sequence : -1, walk_.head,
+                 column),
           multiply(state, 1 / a_.scale);
     else
-      state.load(a_.state_in, a_.state_in ? run_.state : -1, head_, column);
+      state.load(a_.state_in, a_.state_in ? walk_.run.state : -1, walk_.head, column);
     KeyState key;
-    for (int i = 0; i < chunks_; ++i, key.next()) {
+    for (int i = 0; i < walk_.chunks; ++i, key.next()) {
       float sum[D / 8][4];
       const uint32_t k = key_tile(key);
       keys_.wait(key);
@@ -174,8 +153,8 @@ class GlaStates90 {
           reinterpret_cast<const float*>(base_ + (k + TileQ::bytes + TileV::bytes - at_));
       const int2 zero = *reinterpret_cast<const int2*>(all + D);
       const bool zeros = zero.x | zero.y;
-      if (reversed_ && zeros) state.clear(all);
-      keep(state, i, chunk(i));
+      if (walk_.reversed && zeros) state.clear(all);
+      keep(state, i, walk_.chunk(i));
       sm90::wait<0>();
       sm90::pin(sum);
       state.advance(all, zeros, sum);
@@ -183,14 +162,14 @@ class GlaStates90 {
       keys_.release(key);
     }
     if (threadIdx.x % 128 == 0) sm90::tma_store_wait<0>();
-    if (!reversed_) {
-      const int64_t to = a_.state_out ? a_.run.out_row(run_.sequence) : -1;
-      if (to >= 0) state.store(a_.state_out, to, head_, column);
+    if (!walk_.reversed) {
+      const int64_t to = a_.state_out ? a_.run.out_row(walk_.run.sequence) : -1;
+      if (to >= 0) state.store(a_.state_out, to, walk_.head, column);
       return;
     }
     if (!w_.dstate_in) return;
     multiply(state, a_.scale);
-    state.store({w_.dstate_in, FOVEA_F32}, run_.sequence, head_, column);
+    state.store({w_.dstate_in, FOVEA_F32}, walk_.run.sequence, walk_.head, column);
   }
 
  private:
@@ -200,19 +179,11 @@ class GlaStates90 {
 #pragma unroll
       for (int c = 0; c < 4; ++c) state.x[j][c] *= by;
   }
-  __device__ int chunk(int i) const {
-    return reversed_ ? chunks_ - 1 - i : i;
-  }
   __device__ int64_t slot(int c) const {
-    return w_.forward.slot(run_.sequence, run_.begin, c);
+    return w_.forward.slot(walk_.run.sequence, walk_.run.begin, c);
   }
   __device__ uint32_t key_tile(const KeyState& at) const {
     return at_ + kShared.keys + at.stage * Shape::key_stage;
-  }
-  __device__ static void zero_rows(uint32_t tile, int begin, int end) {
-    for (int i = begin * kPanelChunks + static_cast<int>(threadIdx.x % 32); i < end * kPanelChunks;
-         i += 32)
-      sm90::store_zeros(tile + TileV::at(i / kPanelChunks, i % kPanelChunks));
   }
   // The i-th state of the walk, that of chunk c.
   __device__ void keep(const ChainState<D>& state, int i, int c) const {
@@ -224,8 +195,9 @@ class GlaStates90 {
     sm90::fence_shared();
     sm90::named_barrier_sync(1, 128);
     if (!first) return;
-    const int64_t at = (slot(c) * a_.heads + head_) * w_.forward.tiles + tile_;
-    sm90::tma_store((reversed_ ? w_.slopes : w_.states) + at * TileH::bytes, from, TileH::bytes);
+    const int64_t at = (slot(c) * a_.heads + walk_.head) * w_.forward.tiles + walk_.tile;
+    sm90::tma_store((walk_.reversed ? w_.slopes : w_.states) + at * TileH::bytes, from,
+                    TileH::bytes);
     sm90::tma_store_commit();
   }
 
@@ -234,9 +206,7 @@ class GlaStates90 {
   unsigned char* base_;
   uint32_t at_;
   typename Shape::Keys keys_;
-  RunTokens run_;
-  int tile_, head_, chunks_;
-  bool reversed_;
+  StateWalk walk_;
 };
 
 template <class Shape>

@@ -18,12 +18,12 @@
 //   Warp 0 is the producer, warps 1 to 3 make the decays of every third chunk, warpgroup 1 has the
 //   state as in forward_sm90.cuh.
 //
-//   | barrier    | who arrives                     | who waits       | what it guards | | keys full
-//   | producer, TMA, a warp of decays | state           | K, V, decays of a chunk     | | keys
-//   empty | warps of the state              | producer, gates | the same, to be written     | |
-//   tail       | producer, TMA                   | producer        | tiles with rows to be zeroed |
-//   | 1          | the state's warps               | the same        | the tile of H: read by TMA;
-//   | |            |                                 |                 | written |
+//   | barrier    | who arrives                     | who waits       | what it guards           |
+//   | keys full  | producer, TMA, a warp of decays | state           | K, V, decays of a chunk  |
+//   | keys empty | warps of the state              | producer, gates | the same, to be written  |
+//   | tail       | producer, TMA                   | producer        | tiles with rows to zero  |
+//   | 1          | the state's warps               | the same        | the tile of H: read by   |
+//   |            |                                 |                 | TMA; written             |
 //
 // gla_shared_gradient_sm90: warp 0 is the producer, warps 1 to 3 make the decays of every third
 //   head, warpgroup 1 has 64 rows of dq, warpgroup 2 those of dk.
@@ -41,6 +41,7 @@
 #include "cuda/loop/chain_reversed_sm90.cuh"
 #include "cuda/loop/chain_sm90.cuh"
 #include "ops/gla/backward.cuh"
+#include "ops/gla/state_walk_sm90.cuh"
 
 namespace fovea::cuda {
 
@@ -51,14 +52,6 @@ struct alignas(16) GlaSharedDecay {
   float select[kChainTokens];
   ChainDecay decay;
 };
-
-// Rows [first, end) of a tile, by a warp.
-template <class Tile>
-__device__ inline void zero_tile_rows(uint32_t tile, int first, int end) {
-  constexpr int kChunks = Tile::panels * kPanelChunks;
-  for (int i = first * kChunks + static_cast<int>(threadIdx.x % 32); i < end * kChunks; i += 32)
-    sm90::store_zeros(tile + Tile::at(i / kChunks, i % kChunks));
-}
 
 // ---- states
 
@@ -100,16 +93,8 @@ class GlaSharedStates90 {
         a_(work.a),
         base_(base),
         at_(shared_address(base)),
-        keys_{at_ + kShared.key_pipe} {
-    uint32_t block = sm90::unhoisted(blockIdx.x);
-    const auto chains = static_cast<uint32_t>(w_.chains), tiles = static_cast<uint32_t>(w_.tiles);
-    const auto heads = static_cast<uint32_t>(a_.heads);
-    reversed_ = block >= chains, block = reversed_ ? block - chains : block;
-    tile_ = static_cast<int>(block % tiles), block /= tiles;
-    head_ = static_cast<int>(block % heads);
-    run_ = a_.run[block / heads];
-    chunks_ = static_cast<int>((run_.count + kChainTokens - 1) / kChainTokens);
-  }
+        keys_{at_ + kShared.key_pipe},
+        walk_(work.a, work.chains, work.tiles) {}
 
   __device__ static void init(unsigned char* base) {
     if (threadIdx.x == 0) {
@@ -123,51 +108,40 @@ class GlaSharedStates90 {
 
   // Warp 0.
   __device__ void produce() const {
-    const int lane = threadIdx.x % 32, batch = static_cast<int>(run_.batch);
-    const int head = reversed_ ? head_ / static_cast<int>(a_.heads / a_.h)
-                               : static_cast<int>(a_.key_head(head_));
-    const int value_head = reversed_ ? head_ : static_cast<int>(a_.value_head(head_));
+    const int batch = static_cast<int>(walk_.run.batch), head = walk_.head;
+    const bool reversed = walk_.reversed;
+    const int row_head =
+        reversed ? head / static_cast<int>(a_.heads / a_.h) : static_cast<int>(a_.key_head(head));
+    const int value_head = reversed ? head : static_cast<int>(a_.value_head(head));
     KeyState key;
     uint32_t tail = 0;
-    for (int i = 0; i < chunks_; ++i, key.next()) {
-      const int64_t first = int64_t{chunk(i)} * kChainTokens;
-      const int row = static_cast<int>(run_.begin + first);
-      const int left = static_cast<int>(min(int64_t{kChainTokens}, run_.count - first));
-      const int from = reversed_ ? static_cast<int>(clamp_i64(run_.from - first, 0, left)) : 0;
+    for (int i = 0; i < walk_.chunks; ++i, key.next()) {
+      const ChunkRows rows = walk_.rows(walk_.chunk(i));
       const uint32_t tile = key_tile(key);
-      keys_.acquire(key);
       const auto load = [&](uint32_t barrier) {
-        if (lane != 0) return;
+        if (threadIdx.x % 32 != 0) return;
         sm90::barrier_expect(barrier, Shape::key_bytes);
-        sm90::tma_load_panels<TileQ>(tile, reversed_ ? w_.q : w_.k, barrier, row, head, batch);
-        sm90::tma_load_box(tile + TileQ::bytes, reversed_ ? w_.dout : w_.v, barrier,
-                           tile_ * kChainColumns, row, value_head, batch);
+        sm90::tma_load_panels<TileQ>(tile, reversed ? w_.q : w_.k, barrier, rows.row, row_head,
+                                     batch);
+        sm90::tma_load_box(tile + TileQ::bytes, reversed ? w_.dout : w_.v, barrier,
+                           walk_.tile * kChainColumns, rows.row, value_head, batch);
       };
-      if (left == kChainTokens && from == 0) {
-        load(keys_.full(key));
-        continue;
-      }
-      load(at_ + kShared.tail);
-      sm90::barrier_wait(at_ + kShared.tail, tail);
-      tail ^= 1;
-      zero_tile_rows<TileQ>(tile, 0, from), zero_tile_rows<TileQ>(tile, left, kChainTokens);
-      zero_tile_rows<TileV>(tile + TileQ::bytes, 0, from);
-      zero_tile_rows<TileV>(tile + TileQ::bytes, left, kChainTokens);
-      sm90::fence_shared();
-      __syncwarp();
-      if (lane == 0) keys_.arrive(key);
+      fill_stage(keys_, key, rows.whole(), at_ + kShared.tail, tail, load, [&] {
+        zero_other_rows<TileQ>(tile, rows.from, rows.left);
+        zero_other_rows<TileV>(tile + TileQ::bytes, rows.from, rows.left);
+      });
     }
   }
 
   // Warps 1 to 3.
   __device__ void make_decays(int warp) const {
     KeyState key;
-    const float shift = a_.bias ? *a_.bias.at(head_, 0) : 0.f, rate = a_.rate_of(head_);
-    for (int i = 0; i < chunks_; ++i, key.next()) {
+    const float shift = a_.bias ? *a_.bias.at(walk_.head, 0) : 0.f, rate = a_.rate_of(walk_.head);
+    for (int i = 0; i < walk_.chunks; ++i, key.next()) {
       if (i % kSharedGateWarps != warp - 1) continue;
-      const int64_t first = int64_t{chunk(i)} * kChainTokens, left = run_.count - first;
+      const int64_t first = int64_t{walk_.chunk(i)} * kChainTokens, left = walk_.run.count - first;
       ChainGates gates;
-      gates.load(a_, run_, first, head_, left);
+      gates.load(a_, walk_.run, first, walk_.head, left);
       gates.map(a_, shift, rate, left);
       keys_.acquire(key);
       gates.decays(decay(key), a_.scale);
@@ -179,25 +153,26 @@ class GlaSharedStates90 {
   // Warpgroup 1.
   __device__ void move_state() const {
     ChainState<D> state;
-    const int64_t column = int64_t{tile_} * kChainColumns;
-    if (reversed_)
-      state.load({w_.dstate_out, FOVEA_F32}, w_.dstate_out ? run_.sequence : -1, head_, column);
+    const int64_t column = int64_t{walk_.tile} * kChainColumns;
+    if (walk_.reversed)
+      state.load({w_.dstate_out, FOVEA_F32}, w_.dstate_out ? walk_.run.sequence : -1, walk_.head,
+                 column);
     else
-      state.load(a_.state_in, a_.state_in ? run_.state : -1, head_, column);
+      state.load(a_.state_in, a_.state_in ? walk_.run.state : -1, walk_.head, column);
     KeyState key;
-    for (int i = 0; i < chunks_; ++i, key.next()) {
+    for (int i = 0; i < walk_.chunks; ++i, key.next()) {
       float sum[D / 8][4];
       uint32_t values[kChainTokens / 16][4];
       const uint32_t k = key_tile(key);
       keys_.wait(key);
       const ChainDecay& by = decay(key);
-      load_values<Dtype>(values, k + TileQ::bytes, reversed_ ? by.row : by.suffix);
+      load_values<Dtype>(values, k + TileQ::bytes, walk_.reversed ? by.row : by.suffix);
       const float all = by.all;
       sm90::fence();
       sm90::product_columns<Dtype>(sum, values, sm90::descriptor(k, TileQ::panel_bytes), false);
       sm90::commit();
-      keep(state, chunk(i));
-      keep_before(state, chunk(i));
+      keep(state, walk_.chunk(i));
+      keep_before(state, walk_.chunk(i));
       sm90::wait<0>();
       sm90::pin(sum);
       hold(values);
@@ -205,16 +180,15 @@ class GlaSharedStates90 {
       state.advance(all, sum);
     }
     if (threadIdx.x % 128 == 0) sm90::tma_store_wait<0>();
-    if (w_.kept_states) keep_at(state, reversed_ ? 0 : ceil_div(chunks_, kSegmentChunks));
-    if (reversed_ && w_.dstate_in)
-      state.store({w_.dstate_in, FOVEA_F32}, run_.sequence, head_, column);
+    if (w_.kept_states) keep_at(state, walk_.reversed ? 0 : ceil_div(walk_.chunks, kSegmentChunks));
+    if (walk_.reversed && w_.dstate_in)
+      state.store({w_.dstate_in, FOVEA_F32}, walk_.run.sequence, walk_.head, column);
   }
 
  private:
   static constexpr int kSegmentChunks = GlaGradientWork90::segment / kChainTokens;
 
   __device__ static int ceil_div(int x, int y) { return (x + y - 1) / y; }
-  __device__ int chunk(int i) const { return reversed_ ? chunks_ - 1 - i : i; }
   __device__ uint32_t key_tile(const KeyState& at) const {
     return at_ + kShared.keys + at.stage * Shape::key_bytes;
   }
@@ -239,21 +213,24 @@ class GlaSharedStates90 {
     sm90::named_barrier_sync(1, 128);
     if (!first) return;
     const int64_t at =
-        (w_.slot(run_.sequence, run_.begin, c) * a_.heads + head_) * w_.tiles + tile_;
-    sm90::tma_store((reversed_ ? w_.slopes : w_.states) + at * TileH::bytes, from, TileH::bytes);
+        (w_.slot(walk_.run.sequence, walk_.run.begin, c) * a_.heads + walk_.head) * w_.tiles +
+        walk_.tile;
+    sm90::tma_store((walk_.reversed ? w_.slopes : w_.states) + at * TileH::bytes, from,
+                    TileH::bytes);
     sm90::tma_store_commit();
   }
   // In f32 around segments, for the gradients of gates.
   __device__ void keep_before(const ChainState<D>& state, int c) const {
-    const int at = c + (reversed_ ? 1 : 0);  // chunks before the state
-    if (!w_.kept_states || (at % kSegmentChunks && (!reversed_ || at != chunks_))) return;
+    const int at = c + (walk_.reversed ? 1 : 0);  // chunks before the state
+    if (!w_.kept_states || (at % kSegmentChunks && (!walk_.reversed || at != walk_.chunks))) return;
     keep_at(state, ceil_div(at, kSegmentChunks));
   }
   __device__ void keep_at(const ChainState<D>& state, int i) const {
     const int64_t place =
-        (GlaGradientWork90::place(a_, run_, i) * a_.heads + head_) * w_.tiles + tile_;
-    float4* to =
-        (reversed_ ? w_.kept_slopes : w_.kept_states) + place * (D / 8 * 128) + threadIdx.x % 128;
+        (GlaGradientWork90::place(a_, walk_.run, i) * a_.heads + walk_.head) * w_.tiles +
+        walk_.tile;
+    float4* to = (walk_.reversed ? w_.kept_slopes : w_.kept_states) + place * (D / 8 * 128) +
+                 threadIdx.x % 128;
 #pragma unroll
     for (int j = 0; j < D / 8; ++j)
       __stcs(to + 128 * j, make_float4(state.x[j][0], state.x[j][1], state.x[j][2], state.x[j][3]));
@@ -264,9 +241,7 @@ class GlaSharedStates90 {
   unsigned char* base_;
   uint32_t at_;
   typename Shape::Keys keys_;
-  RunTokens run_;
-  int tile_, head_, chunks_;
-  bool reversed_;
+  StateWalk walk_;
 };
 
 template <class Shape>
@@ -381,7 +356,6 @@ class GlaSharedGradient90 {
         const int head = head_ + i;
         const int64_t place = (int64_t{slot_} * a_.heads + head) * w_.tiles + j;
         const uint32_t tile = value_tile(value);
-        values_.acquire(value);
         const auto load = [&](uint32_t barrier) {
           if (lane != 0) return;
           sm90::barrier_expect(barrier, Layout::value_bytes);
@@ -394,19 +368,11 @@ class GlaSharedGradient90 {
           sm90::tma_load(tile + 2 * TileV::bytes + TileH::bytes, w_.slopes + place * TileH::bytes,
                          TileH::bytes, barrier);
         };
-        if (left_ == kChainTokens && from_ == 0) {
-          load(values_.full(value));
-          continue;
-        }
-        load(at_ + kShared.tail);
-        sm90::barrier_wait(at_ + kShared.tail, tail);
-        tail ^= 1;
-        zero_tile_rows<TileV>(tile, left_, kChainTokens);
-        zero_tile_rows<TileV>(tile + TileV::bytes, 0, from_);
-        zero_tile_rows<TileV>(tile + TileV::bytes, left_, kChainTokens);
-        sm90::fence_shared();
-        __syncwarp();
-        if (lane == 0) values_.arrive(value);
+        fill_stage(values_, value, left_ == kChainTokens && from_ == 0, at_ + kShared.tail, tail,
+                   load, [&] {
+                     zero_tile_rows<TileV>(tile, left_, kChainTokens);
+                     zero_other_rows<TileV>(tile + TileV::bytes, from_, left_);
+                   });
       }
   }
 
@@ -442,8 +408,7 @@ class GlaSharedGradient90 {
     if (warp % 4 == 0) {
       const bool keys = warp == 8;
       const uint32_t tile = at_ + (keys ? kShared.k : kShared.q);
-      zero_tile_rows<TileQ>(tile, 0, keys ? 0 : from_);
-      zero_tile_rows<TileQ>(tile, left_, kChainTokens);
+      zero_other_rows<TileQ>(tile, keys ? 0 : from_, left_);
       sm90::fence_shared();
     }
     sm90::named_barrier_sync(1, 256);

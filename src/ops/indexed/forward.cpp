@@ -170,6 +170,7 @@ struct Lists {
                               const fovea_tensor& o) {
   auto part = shared<fovea_x_sparse_forward_params>(p);
   part.q = p.q, part.k = p.k, part.v = p.v, part.o = o, part.lse = p.lse;
+  part.q_value = p.q_value;
   part.k_scale = p.k_scale, part.v_scale = p.v_scale, part.sink_logit = p.sink_logit;
   part.index = lists.index, part.index_count = lists.index_count;
   part.block_rows = 1;

@@ -35,7 +35,8 @@ const std::vector<WideListInstance90>& instances() {
 }
 
 const WideListInstance90* find(const Attend& a) {
-  const bool shared = v_in_k(a), softcap = a.score.softcap > 0;
+  // With q_value K is (v, k).
+  const bool shared = a.q_value || v_in_k(a), softcap = a.score.softcap > 0;
   for (const WideListInstance90& row : instances()) {
     const WideListConfig90& c = row.config;
     if (c.codes != a.codes()) continue;
@@ -74,19 +75,20 @@ Text refuses_list(const SparseAttend& call) {
 // Of codes.
 Text coded_refuse(const Attend& a) {
   if (Text why = codes_refuse(a); !why.empty()) return why;
-  if (a.score.softcap != 0) return reason_given("softcap");
-  return a.q_value ? joined_refuses(a) : Text();
+  return a.score.softcap != 0 ? reason_given("softcap") : Text();
 }
 
 Text refuses(const Context& ctx, const SparseAttend& call) {
-  const Attend &given = call.attend, a = given.codes() ? uncoded(given) : given;
+  const Attend &given = call.attend, a = given.q_value || given.codes() ? uncoded(given) : given;
   if (Text why = hopper_refuses(ctx, a); !why.empty()) return why;
-  if (given.codes()) {
-    if (Text why = coded_refuse(given); !why.empty()) return why;
-  } else if (a.d <= kNarrow && a.e <= kNarrow) {
+  if (given.q_value) {
+    if (Text why = joined_refuses(given); !why.empty()) return why;
+  } else if (!given.codes() && a.d <= kNarrow && a.e <= kNarrow) {
     return Text("d is ") + Text::number(a.d) + " and e is " + Text::number(a.e) +
-           ", wanted one above " + Text::number(kNarrow);
+           ", wanted one above " + Text::number(kNarrow) + ", or q_value";
   }
+  if (given.codes())
+    if (Text why = coded_refuse(given); !why.empty()) return why;
   if (a.d > kWidest) return reason("d", a.d, "at most " + Text::number(kWidest));
   if (a.e > kValues) return reason("e", a.e, "at most " + Text::number(kValues));
   if (Text why = refuses_list(call); !why.empty()) return why;

@@ -1201,6 +1201,7 @@ struct XIndexedForwardParams
     v::Tensor
     o::Tensor
     lse::Tensor
+    q_value::Tensor
     index_q::Tensor
     index_k::Tensor
     index_k_scale::Tensor

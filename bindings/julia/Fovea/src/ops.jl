@@ -2537,9 +2537,9 @@ CUDA.  Without a field of this header the limits are `attention_forward`'s.  Ten
       columns there    no codes and no pages; d and e of at most 128; blocks of 16, 32 or a multiple
                        of 64 keys at any key, column, first_keys and last_keys of at most 4096; 16
                        rows or more of the heads that share a list; at most one split
-      wide heads there no codes; d of at most 576, e of at most 512, one of them above 256; lists of
-                       single rows and single keys alone, in any order; 8 heads or more that share a
-                       list and a key head
+      wide heads there no codes; d of at most 576, e of at most 512, one of them above 256, or
+                       q_value with d of at most 64; lists of single rows and single keys alone, in
+                       any order; 8 heads or more that share a list and a key head
       codes of these   e4m3 or i8, as attention_forward's there: FP8-MLA's records with q_value, or
                        v the first columns of k; windows and positions of any kind; no softcap
 
@@ -4109,6 +4109,7 @@ Sizes are Julia's, fastest first.
 - `v`: (e, g, t, rows) or paged (e, g, page, pool) as q or e4m3 e5m2 i8
 - `o`: output, (e, h, s, b) as q or f32
 - `lse`: output, (s, h, b) f32: of the sum over the list
+- `q_value`: (e, h, s, b) as q: second query of attention alone, contracted with v (split MLA caches)
 - `index_q`: (`index_width`, `index_heads`, s, b) f32 f16 bf16 e4m3: with `index_k` or `block_k`; absent: q
 - `index_k`: (`index_width`, `index_keys`, t, rows) or paged (`index_width`, `index_keys`, page, pool) f32 f16 bf16 e4m3 e5m2 i8
 - `index_k_scale`: (`index_groups`, `index_keys`, t, rows) or paged (`index_groups`, `index_keys`, page, pool) f32: of codes in `index_k`
@@ -4142,7 +4143,7 @@ Sizes are Julia's, fastest first.
 - `pool_keys`: keys of a block that is selected as a whole, 1 .. 128; 0: keys
 - `index_step`: keys of a block of `block_k`, 1 .. 128; with it causal is 1, the other windows, `first_keys`, `last_keys`, `pool_keys` and ratio are 0, and `key_start`, `context_len` and `v_mean` absent
 - `subset`: columns of SUBSET, 1 .. `index_width`
-- `scale`: of attention's scores, > 0; 0: 1 / sqrt(d)
+- `scale`: of attention's scores, > 0; 0: 1 / sqrt(d), or 1 / sqrt(d + e) with `q_value`
 - `softcap`: of attention's scores; 0: none
 - `index_scale`: of the index's, > 0; 0: 1 / sqrt(`index_width`), for HAMMING 1
 - `ratio`: share of the keys that a row sees; not with `pool_keys`
@@ -4151,16 +4152,18 @@ Sizes are Julia's, fastest first.
 - `causal`: 1: `window_right` = 1
 """
 function x_indexed_forward(ctx::Target, q, k, v;
-    o=true, lse=false, index_q=nothing, index_k=nothing, index_k_scale=nothing, block_k=nothing,
-    weight=nothing, code_q=nothing, code=nothing, v_mean=nothing, sink_logit=nothing,
-    k_scale=nothing, v_scale=nothing, query_start=nothing, key_start=nothing, query_len=nothing,
-    key_len=nothing, page_table=nothing, cache_row=nothing, context_len=nothing, index=nothing,
-    index_count=nothing, query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0,
-    lists=0, count=0, first_keys=0, last_keys=0, force_last=0, pool_keys=0, index_step=0, subset=0,
-    scale=0, softcap=0, index_scale=0, ratio=0, measure=0, reduce=0, causal=false)
+    o=true, lse=false, q_value=nothing, index_q=nothing, index_k=nothing, index_k_scale=nothing,
+    block_k=nothing, weight=nothing, code_q=nothing, code=nothing, v_mean=nothing,
+    sink_logit=nothing, k_scale=nothing, v_scale=nothing, query_start=nothing, key_start=nothing,
+    query_len=nothing, key_len=nothing, page_table=nothing, cache_row=nothing, context_len=nothing,
+    index=nothing, index_count=nothing, query_max=0, key_max=0, window_left=0, window_right=0,
+    sink_keys=0, lists=0, count=0, first_keys=0, last_keys=0, force_last=0, pool_keys=0,
+    index_step=0, subset=0, scale=0, softcap=0, index_scale=0, ratio=0, measure=0, reduce=0,
+    causal=false)
     in_q = needed(ctx, "x_indexed_forward", "q", q)
     in_k = needed(ctx, "x_indexed_forward", "k", k)
     in_v = needed(ctx, "x_indexed_forward", "v", v)
+    in_q_value = whole(ctx, "x_indexed_forward", "q_value", q_value)
     in_index_q = whole(ctx, "x_indexed_forward", "index_q", index_q)
     in_index_k = whole(ctx, "x_indexed_forward", "index_k", index_k)
     in_index_k_scale = whole(ctx, "x_indexed_forward", "index_k_scale", index_k_scale)
@@ -4187,16 +4190,17 @@ function x_indexed_forward(ctx::Target, q, k, v;
         () -> ())
     out_index_count = output(ctx, index_count, q, Int32,
         () -> ())
-    GC.@preserve(in_q, in_k, in_v, out_o, out_lse, in_index_q, in_index_k, in_index_k_scale, in_block_k,
-        in_weight, in_code_q, in_code, in_v_mean, in_sink_logit, in_k_scale, in_v_scale,
-        in_query_start, in_key_start, in_query_len, in_key_len, in_page_table, in_cache_row,
-        in_context_len, out_index, out_index_count, begin
+    GC.@preserve(in_q, in_k, in_v, out_o, out_lse, in_q_value, in_index_q, in_index_k, in_index_k_scale,
+        in_block_k, in_weight, in_code_q, in_code, in_v_mean, in_sink_logit, in_k_scale,
+        in_v_scale, in_query_start, in_key_start, in_query_len, in_key_len, in_page_table,
+        in_cache_row, in_context_len, out_index, out_index_count, begin
         params = XIndexedForwardParams(sizeof(XIndexedForwardParams),
             tensor(ctx, "x_indexed_forward", "q", in_q),
             tensor(ctx, "x_indexed_forward", "k", in_k),
             tensor(ctx, "x_indexed_forward", "v", in_v),
             tensor(ctx, "x_indexed_forward", "o", out_o),
             tensor(ctx, "x_indexed_forward", "lse", out_lse),
+            tensor(ctx, "x_indexed_forward", "q_value", in_q_value),
             tensor(ctx, "x_indexed_forward", "index_q", in_index_q),
             tensor(ctx, "x_indexed_forward", "index_k", in_index_k),
             tensor(ctx, "x_indexed_forward", "index_k_scale", in_index_k_scale),

@@ -1392,9 +1392,9 @@ c_struct! {
     ///   columns there    no codes and no pages; d and e of at most 128; blocks of 16, 32 or a multiple
     ///                    of 64 keys at any key, column, first_keys and last_keys of at most 4096; 16
     ///                    rows or more of the heads that share a list; at most one split
-    ///   wide heads there no codes; d of at most 576, e of at most 512, one of them above 256; lists of
-    ///                    single rows and single keys alone, in any order; 8 heads or more that share a
-    ///                    list and a key head
+    ///   wide heads there no codes; d of at most 576, e of at most 512, one of them above 256, or
+    ///                    q_value with d of at most 64; lists of single rows and single keys alone, in
+    ///                    any order; 8 heads or more that share a list and a key head
     ///   codes of these   e4m3 or i8, as attention_forward's there: FP8-MLA's records with q_value, or
     ///                    v the first columns of k; windows and positions of any kind; no softcap
     /// ```
@@ -1797,54 +1797,55 @@ c_struct! {
     /// Sources: DSA (2512.02556), MiniMax Sparse Attention (2606.13392), SparQ (2312.04985), Loki
     /// (2406.02542), HashAttention (2412.14468); QSA of Qwen3.8-Flash-Next.
     /// ```
-    fovea_x_indexed_forward_params: 2544 bytes;
+    fovea_x_indexed_forward_params: 2640 bytes;
     struct_size: usize = 0, "sizeof(fovea_x_indexed_forward_params)";
     q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
     k: fovea_tensor = 104, "`(rows, t, g, d) or paged (pool, page, g, d)` as q or e4m3 e5m2 i8";
     v: fovea_tensor = 200, "`(rows, t, g, e) or paged (pool, page, g, e)` as q or e4m3 e5m2 i8";
     o: fovea_tensor = 296, "`(b, s, h, e)` as q or f32";
     lse: fovea_tensor = 392, "`(b, h, s)` f32: of the sum over the list";
-    index_q: fovea_tensor = 488, "`(b, s, index_heads, index_width)` f32 f16 bf16 e4m3: with index_k or block_k; absent: q";
-    index_k: fovea_tensor = 584, "`(rows, t, index_keys, index_width) or paged (pool, page, index_keys, index_width)` f32 f16 bf16 e4m3 e5m2 i8";
-    index_k_scale: fovea_tensor = 680, "`(rows, t, index_keys, index_groups) or paged (pool, page, index_keys, index_groups)` f32: of codes in index_k";
-    block_k: fovea_tensor = 776, "`(rows, blocks, index_keys, index_width)` f32 f16 bf16: in place of index_k: a key for each block of index_step keys";
-    weight: fovea_tensor = 872, "`(b, s, index_heads)` f32: of RELU_WEIGHTED";
-    code_q: fovea_tensor = 968, "`(b, s, index_heads, code_words)` i32: of HAMMING";
-    code: fovea_tensor = 1064, "`(rows, t, index_keys, code_words) or paged (pool, page, index_keys, code_words)` i32: of HAMMING";
-    v_mean: fovea_tensor = 1160, "`(b, h, e)` as q: the mean of the values of each sequence; of DOT and SUBSET without pool_keys, not packed";
-    sink_logit: fovea_tensor = 1256, "`(h)` f32: a learned term of the denominator";
-    k_scale: fovea_tensor = 1352, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: as in attention_forward";
-    v_scale: fovea_tensor = 1448, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: the same of v";
-    query_start: fovea_tensor = 1544, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
-    key_start: fovea_tensor = 1640, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
-    query_len: fovea_tensor = 1736, "`(r)` i32: rows in use";
-    key_len: fovea_tensor = 1832, "`(r)` i32: keys in use";
-    page_table: fovea_tensor = 1928, "`(rows, pages)` i32: pool page of each page of k, v and the index's keys; -1: absent";
-    cache_row: fovea_tensor = 2024, "`(r)` i32: row of page_table, or of k and v";
-    context_len: fovea_tensor = 2120, "`(r)` i32: p_i = i + context_len - Lq; absent: Lk";
-    index: fovea_tensor = 2216, "`(b, x, s, keep)` i32: the lists, as x_select_token writes them; keys past `keep` are cut";
-    index_count: fovea_tensor = 2312, "`(b, x, s)` i32: keys wanted, with index";
-    query_max: i64 = 2408, "longest sequence of rows; 0: s";
-    key_max: i64 = 2416, "longest sequence of keys; 0: t, or pages * page";
-    window_left: i64 = 2424, "keys seen to the left, the row's own position counted; 0: all";
-    window_right: i64 = 2432, "keys seen to the right, the same; 0: all, 1: none";
-    sink_keys: i64 = 2440, "keys at positions below this stay visible through window_left";
-    lists: i64 = 2448, "list heads without index, a divisor of h; 0: index_heads without reduce, else 1";
-    count: i64 = 2456, "keys, or blocks of pool_keys, in a list";
-    first_keys: i64 = 2464, "first keys that are seen beside the list";
-    last_keys: i64 = 2472, "keys up to the row's own position that are seen beside it";
-    force_last: i64 = 2480, "the last keys (or blocks) that the row sees are in the list";
-    pool_keys: i64 = 2488, "keys of a block that is selected as a whole, 1 .. 128; 0: keys";
-    index_step: i64 = 2496, "keys of a block of block_k, 1 .. 128; with it causal is 1, the other windows, first_keys, last_keys, pool_keys and ratio are 0, and key_start, context_len and v_mean absent";
-    subset: i64 = 2504, "columns of SUBSET, 1 .. index_width";
-    scale: f32 = 2512, r"of attention's scores, \> 0; 0: 1 / sqrt(d)";
-    softcap: f32 = 2516, "of attention's scores; 0: none";
-    index_scale: f32 = 2520, r"of the index's, \> 0; 0: 1 / sqrt(index_width), for HAMMING 1";
-    ratio: f32 = 2524, "share of the keys that a row sees; not with pool_keys";
-    measure: i32 = 2528, "The fovea_x_select_score.";
-    reduce: i32 = 2532, "The fovea_x_select_reduce.";
-    causal: i32 = 2536, "1: window_right = 1";
-    reserved: i32 = 2540, "0";
+    q_value: fovea_tensor = 488, "`(b, s, h, e)` as q: second query of attention alone, contracted with v (split MLA caches)";
+    index_q: fovea_tensor = 584, "`(b, s, index_heads, index_width)` f32 f16 bf16 e4m3: with index_k or block_k; absent: q";
+    index_k: fovea_tensor = 680, "`(rows, t, index_keys, index_width) or paged (pool, page, index_keys, index_width)` f32 f16 bf16 e4m3 e5m2 i8";
+    index_k_scale: fovea_tensor = 776, "`(rows, t, index_keys, index_groups) or paged (pool, page, index_keys, index_groups)` f32: of codes in index_k";
+    block_k: fovea_tensor = 872, "`(rows, blocks, index_keys, index_width)` f32 f16 bf16: in place of index_k: a key for each block of index_step keys";
+    weight: fovea_tensor = 968, "`(b, s, index_heads)` f32: of RELU_WEIGHTED";
+    code_q: fovea_tensor = 1064, "`(b, s, index_heads, code_words)` i32: of HAMMING";
+    code: fovea_tensor = 1160, "`(rows, t, index_keys, code_words) or paged (pool, page, index_keys, code_words)` i32: of HAMMING";
+    v_mean: fovea_tensor = 1256, "`(b, h, e)` as q: the mean of the values of each sequence; of DOT and SUBSET without pool_keys, not packed";
+    sink_logit: fovea_tensor = 1352, "`(h)` f32: a learned term of the denominator";
+    k_scale: fovea_tensor = 1448, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: as in attention_forward";
+    v_scale: fovea_tensor = 1544, "`(rows, t, g, groups) or paged (pool, page, g, groups)` f32: the same of v";
+    query_start: fovea_tensor = 1640, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+    key_start: fovea_tensor = 1736, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
+    query_len: fovea_tensor = 1832, "`(r)` i32: rows in use";
+    key_len: fovea_tensor = 1928, "`(r)` i32: keys in use";
+    page_table: fovea_tensor = 2024, "`(rows, pages)` i32: pool page of each page of k, v and the index's keys; -1: absent";
+    cache_row: fovea_tensor = 2120, "`(r)` i32: row of page_table, or of k and v";
+    context_len: fovea_tensor = 2216, "`(r)` i32: p_i = i + context_len - Lq; absent: Lk";
+    index: fovea_tensor = 2312, "`(b, x, s, keep)` i32: the lists, as x_select_token writes them; keys past `keep` are cut";
+    index_count: fovea_tensor = 2408, "`(b, x, s)` i32: keys wanted, with index";
+    query_max: i64 = 2504, "longest sequence of rows; 0: s";
+    key_max: i64 = 2512, "longest sequence of keys; 0: t, or pages * page";
+    window_left: i64 = 2520, "keys seen to the left, the row's own position counted; 0: all";
+    window_right: i64 = 2528, "keys seen to the right, the same; 0: all, 1: none";
+    sink_keys: i64 = 2536, "keys at positions below this stay visible through window_left";
+    lists: i64 = 2544, "list heads without index, a divisor of h; 0: index_heads without reduce, else 1";
+    count: i64 = 2552, "keys, or blocks of pool_keys, in a list";
+    first_keys: i64 = 2560, "first keys that are seen beside the list";
+    last_keys: i64 = 2568, "keys up to the row's own position that are seen beside it";
+    force_last: i64 = 2576, "the last keys (or blocks) that the row sees are in the list";
+    pool_keys: i64 = 2584, "keys of a block that is selected as a whole, 1 .. 128; 0: keys";
+    index_step: i64 = 2592, "keys of a block of block_k, 1 .. 128; with it causal is 1, the other windows, first_keys, last_keys, pool_keys and ratio are 0, and key_start, context_len and v_mean absent";
+    subset: i64 = 2600, "columns of SUBSET, 1 .. index_width";
+    scale: f32 = 2608, r"of attention's scores, \> 0; 0: 1 / sqrt(d), or 1 / sqrt(d + e) with q_value";
+    softcap: f32 = 2612, "of attention's scores; 0: none";
+    index_scale: f32 = 2616, r"of the index's, \> 0; 0: 1 / sqrt(index_width), for HAMMING 1";
+    ratio: f32 = 2620, "share of the keys that a row sees; not with pool_keys";
+    measure: i32 = 2624, "The fovea_x_select_score.";
+    reduce: i32 = 2628, "The fovea_x_select_reduce.";
+    causal: i32 = 2632, "1: window_right = 1";
+    reserved: i32 = 2636, "0";
 }
 
 c_struct! {

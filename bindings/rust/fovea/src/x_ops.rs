@@ -522,9 +522,9 @@ op! {
     ///   columns there    no codes and no pages; d and e of at most 128; blocks of 16, 32 or a multiple
     ///                    of 64 keys at any key, column, first_keys and last_keys of at most 4096; 16
     ///                    rows or more of the heads that share a list; at most one split
-    ///   wide heads there no codes; d of at most 576, e of at most 512, one of them above 256; lists of
-    ///                    single rows and single keys alone, in any order; 8 heads or more that share a
-    ///                    list and a key head
+    ///   wide heads there no codes; d of at most 576, e of at most 512, one of them above 256, or
+    ///                    q_value with d of at most 64; lists of single rows and single keys alone, in
+    ///                    any order; 8 heads or more that share a list and a key head
     ///   codes of these   e4m3 or i8, as attention_forward's there: FP8-MLA's records with q_value, or
     ///                    v the first columns of k; windows and positions of any kind; no softcap
     /// ```
@@ -1264,6 +1264,7 @@ op! {
     }
     may {
         lse set_lse: out, "`(b, h, s)` f32: of the sum over the list";
+        q_value set_q_value: in, "`(b, s, h, e)` as q: second query of attention alone, contracted with v (split MLA caches)";
         index_q set_index_q: in, "`(b, s, index_heads, index_width)` f32 f16 bf16 e4m3: with index_k or block_k; absent: q";
         index_k set_index_k: in, "`(rows, t, index_keys, index_width) or paged (pool, page, index_keys, index_width)` f32 f16 bf16 e4m3 e5m2 i8";
         index_k_scale set_index_k_scale: in, "`(rows, t, index_keys, index_groups) or paged (pool, page, index_keys, index_groups)` f32: of codes in index_k";
@@ -1297,7 +1298,7 @@ op! {
         pool_keys set_pool_keys: i64, "keys of a block that is selected as a whole, 1 .. 128; 0: keys";
         index_step set_index_step: i64, "keys of a block of block_k, 1 .. 128; with it causal is 1, the other windows, first_keys, last_keys, pool_keys and ratio are 0, and key_start, context_len and v_mean absent";
         subset set_subset: i64, "columns of SUBSET, 1 .. index_width";
-        scale set_scale: f32, r"of attention's scores, \> 0; 0: 1 / sqrt(d)";
+        scale set_scale: f32, r"of attention's scores, \> 0; 0: 1 / sqrt(d), or 1 / sqrt(d + e) with q_value";
         softcap set_softcap: f32, "of attention's scores; 0: none";
         index_scale set_index_scale: f32, r"of the index's, \> 0; 0: 1 / sqrt(index_width), for HAMMING 1";
         ratio set_ratio: f32, "share of the keys that a row sees; not with pool_keys";
