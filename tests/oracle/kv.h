@@ -117,8 +117,8 @@ class KvAppendOracle {
     }
     if (broken) low = high = NAN;
     const int64_t largest = (int64_t{1} << at.bits) - 1;
-    Quantised to{round_to(FOVEA_F16, (high - low) / static_cast<float>(largest)),
-                 round_to(FOVEA_F16, low),
+    Quantised to{nearest(FOVEA_F16, (high - low) / static_cast<float>(largest)),
+                 nearest(FOVEA_F16, low),
                  {}};
     const auto scale = static_cast<float>(to.scale), zero = static_cast<float>(to.zero);
     for (const double one : x) {
