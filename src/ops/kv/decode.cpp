@@ -97,7 +97,9 @@ const Kernel<KvDecode> kv_decode_any = {"", [](const Context& ctx, const KvDecod
 }  // namespace
 
 Plan plan(const Context& ctx, const Params& p) {
-  return choose(kOp, ctx, resolve(p), kv_decode_any,
+  const KvDecode x = resolve(p);
+  const bool formed = x.cache.group > kKvHostGroup;
+  return choose(kOp, ctx, x, formed ? kv_decode_any : kv_decode_host,
                 FOVEA_CUDA_KERNELS(kv_decode_any));
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The resolved calls of the low-bit caches and the kernels plan() chooses from.
 #pragma once
+#include <algorithm>
+
 #include "core/locate.h"
 #include "core/plan.h"
 #include "fovea/experimental/kv.h"
@@ -63,15 +65,26 @@ struct KvExpand {
   }
 };
 
+constexpr int64_t kKvHostGroup = 128;
+
 // attend: k and v stay empty.
 struct KvDecode {
   fovea_x_kv_decode_params params;
   Attend attend;
   kv::Cache cache;
+
+  // Sequence r with the keys that its cache row has.
+  Sequence sequence(int64_t r, kv::State& state) const {
+    Sequence q = attend.sequences[r];
+    state = q.key_batch < 0 ? kv::State{} : cache.state(q.key_batch);
+    q.keys = q.context = std::min(state.length, attend.sequences.key_max);
+    return q;
+  }
 };
 
 extern const Kernel<KvAppend> kv_append_host;
 extern const Kernel<KvExpand> kv_expand_host;
+extern const Kernel<KvDecode> kv_decode_host;  // of groups to kKvHostGroup
 
 // CUDA builds only.
 extern const Kernel<KvAppend> kv_append_simt;
