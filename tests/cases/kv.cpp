@@ -189,6 +189,43 @@ std::vector<harness::Case> appends() {
   return cases.cases();
 }
 
+// The tensor-core kernel's instances, each with its edges: places, windows, holes, tails.
+std::vector<harness::Case> split_decodes() {
+  const Words shapes = {
+      "b=3 s=1 pages=12 residual=128 at=600 causal=1",
+      "b=4 s=1 pages=8 cache_row holes=1 at=300 splits=3",
+      "b=3 s=1 pages=9 at=500 cut=1 window_left=200 causal=1 sink_logit splits=2",
+      "b=2 s=2 pages=6 page=32 residual=32 at=190 causal=1 query_len o:f32",
+      "b=2 s=1 pages=70 at=4400 scale=0.2",
+  };
+  const Words many = {"b=2 s=16 pages=6 at=333 causal=1",
+                      "query_start s=11 pages=6 at=250 causal=1",
+                      "b=2 s=5 pages=7 at=300 causal=1 window_left=60 residual=96",
+                      "b=2 s=7 pages=5 at=240 window_left=20 window_right=3 key_max=200"};
+  std::vector<harness::Case> all;
+  const auto add = [&](const std::string& kernel, const std::string& words) {
+    WordCases cases("x_kv_decode", KvBuild::decode);
+    cases.add(words + " lse", "split");
+    all.push_back(cases.cases()[0]);
+    all.back().cuda_kernel = kernel;
+  };
+  for (const std::string type : {"f16", "bf16"})
+    for (const std::string bits : {"2", "4"})
+      for (const std::string width : {"64", "128"}) {
+        const std::string name = "sm80." + type + ".b" + bits + ".d" + width + ".rows";
+        const std::string of = "q:" + type + " bits=" + bits + " d=" + width + " e=" + width + " ";
+        for (const std::string& shape : shapes) {
+          const bool two = shape.find("s=2") != std::string::npos;
+          add(name + "8", of + (two ? "h=4 g=2 " : "h=8 g=1 ") + shape);
+        }
+        add(name + "8", of + "h=10 g=2 " + shapes[0]);
+        add(name + "16", of + "h=32 g=2 " + shapes[0]);
+        add(name + "16", of + "h=12 g=1 " + shapes[2]);
+        for (const std::string& shape : many) add(name + "16", of + "h=8 g=2 " + shape);
+      }
+  return all;
+}
+
 std::vector<harness::Case> decodes() {
   WordCases cases("x_kv_decode", KvBuild::decode);
   cases.add("b=1 s=1 h=2 g=1 d=4 bits=4 group=8 residual=8 page=8 pages=3 at=20 lse", "small",
@@ -219,7 +256,9 @@ std::vector<harness::Case> decodes() {
        {"b=0 h=2 g=1", "s=0 h=2 g=1", "h=0 g=1", "h=0 g=0", "pages=0 h=2 g=1 lse",
         "h=2 g=1 at=0 lse sink_logit", "h=4 g=2 d=576 e=32 at=9", "h=4 g=2 d=8 e=576 at=70"})
     cases.add(words, "edge");
-  return cases.cases();
+  std::vector<harness::Case> all = cases.cases();
+  for (harness::Case& one : split_decodes()) all.push_back(std::move(one));
+  return all;
 }
 
 const Family kAppend("x_kv_append", appends);

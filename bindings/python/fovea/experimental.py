@@ -6762,9 +6762,13 @@ def kv_decode(ctx_or_q=None, /, q=None, k_code=None, k_scale=None, k_zero=None, 
     that is quantised into a page that is -1 is not there.
 
     Bits: the same every run on one device; place, neighbours and size of the batch may change them.
-    Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and on CUDA.  It forms
-    keys and values in the workspace for attention_forward: d + e numbers a key head of each token
-    that a sequence may have.
+    Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and on CUDA.  With 16
+    rows or fewer of a sequence a CUDA kernel reads the codes as they are:
+      sm_80 and later  d and e both 64 or both 128; group 32, no sink_keys; channels of k_code one
+                       run, rows of all tensors contiguous and 16-byte aligned, those of v_scale and
+                       v_zero to their size
+    Otherwise, and on the host where group is above 128, keys and values are formed in the workspace
+    for attention_forward: d + e numbers a key head of each token that a sequence may have.
 
     Example
       outputs = fovea.experimental.kv_decode(q, k_code, k_scale, k_zero, v_code, v_scale, v_zero,

@@ -100,7 +100,7 @@ Plan plan(const Context& ctx, const Params& p) {
   const KvDecode x = resolve(p);
   const bool formed = x.cache.group > kKvHostGroup;
   return choose(kOp, ctx, x, formed ? kv_decode_any : kv_decode_host,
-                FOVEA_CUDA_KERNELS(kv_decode_any));
+                FOVEA_CUDA_KERNELS(kv_decode_sm80, kv_decode_any));
 }
 
 }  // namespace fovea

@@ -89,5 +89,6 @@ extern const Kernel<KvDecode> kv_decode_host;  // of groups to kKvHostGroup
 // CUDA builds only.
 extern const Kernel<KvAppend> kv_append_simt;
 extern const Kernel<KvExpand> kv_expand_simt;
+extern const Kernel<KvDecode> kv_decode_sm80;
 
 }  // namespace fovea
