@@ -250,6 +250,11 @@ std::string Call::canonical(const Field& f, std::string dim) const {
   if (dim == "row_heads" || dim == "column_heads" || dim == "representative_heads" ||
       dim == "summary_width")
     return "fixed";
+  // Low-bit caches: what group and bits decide.
+  if (op->find("k_tail") &&
+      (dim.find("words") != std::string::npos || dim == "page" || dim == "page_groups" ||
+       dim == "v_groups" || dim == "residual" || dim == "ring" || dim == "e" || dim == "g"))
+    return "fixed";
   if (dim == "buckets" && op->find("code_q")) return "fixed";  // 2^bits
   // Recurrences: heads divide heads, and tokens are keys but where keys have lengths.
   if (op->find("state_row") &&

@@ -31,6 +31,7 @@
 #include "fovea/experimental/lsh.h"
 #include "fovea/experimental/gsa.h"
 #include "fovea/experimental/tpa.h"
+#include "fovea/experimental/kv.h"
 #include "fovea/experimental/linear.h"
 #include "fovea/experimental/recipe.h"
 #include "fovea/experimental/summary.h"

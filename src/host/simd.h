@@ -211,6 +211,10 @@ struct Simd {
   // y[c][r] = x[r][c].
   void (*transpose)(int64_t rows, int64_t columns, const float* x, int64_t x_row, float* y,
                     int64_t y_row);
+
+  // to[n] = scale code_n + zero of codes of 2 or 4 bits, the first in the lowest bits of a word.
+  void (*unpack)(int64_t count, const uint32_t* words, int32_t bits, float scale, float zero,
+                 float* to);
 };
 
 extern const Simd simd_base;

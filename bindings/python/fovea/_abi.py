@@ -1971,6 +1971,66 @@ class XTpaBackwardParams(C.Structure):
     ]
 
 
+class XKvAppendParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("k_new", Tensor),
+        ("v_new", Tensor),
+        ("k_code", Tensor),
+        ("k_scale", Tensor),
+        ("k_zero", Tensor),
+        ("v_code", Tensor),
+        ("v_scale", Tensor),
+        ("v_zero", Tensor),
+        ("k_tail", Tensor),
+        ("v_tail", Tensor),
+        ("counter", Tensor),
+        ("page_table", Tensor),
+        ("query_start", Tensor),
+        ("query_len", Tensor),
+        ("cache_row", Tensor),
+        ("query_max", C.c_int64),
+        ("bits", C.c_int32),
+        ("group", C.c_int32),
+        ("flush", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
+class XKvDecodeParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k_code", Tensor),
+        ("k_scale", Tensor),
+        ("k_zero", Tensor),
+        ("v_code", Tensor),
+        ("v_scale", Tensor),
+        ("v_zero", Tensor),
+        ("k_tail", Tensor),
+        ("v_tail", Tensor),
+        ("counter", Tensor),
+        ("page_table", Tensor),
+        ("o", Tensor),
+        ("lse", Tensor),
+        ("query_start", Tensor),
+        ("query_len", Tensor),
+        ("cache_row", Tensor),
+        ("sink_logit", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("window_left", C.c_int64),
+        ("window_right", C.c_int64),
+        ("sink_keys", C.c_int64),
+        ("scale", C.c_float),
+        ("causal", C.c_int32),
+        ("bits", C.c_int32),
+        ("group", C.c_int32),
+        ("splits", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
 class XConv1dForwardParams(C.Structure):
     _fields_ = [
         ("struct_size", C.c_size_t),
@@ -2467,6 +2527,8 @@ SIZES = {
     XGsaBackwardParams: 1864,
     XTpaForwardParams: 1624,
     XTpaBackwardParams: 2184,
+    XKvAppendParams: 1472,
+    XKvDecodeParams: 1704,
     XConv1dForwardParams: 1280,
     XConv1dBackwardParams: 1368,
     XGlaForwardParams: 2568,
@@ -2684,6 +2746,12 @@ FUNCTIONS = {
     "fovea_x_tpa_backward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XTpaBackwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_tpa_backward": (C.c_int, [C.c_void_p, C.POINTER(XTpaBackwardParams)]),
+    "fovea_x_kv_append_workspace": (C.c_int, [C.c_void_p, C.POINTER(XKvAppendParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_kv_append": (C.c_int, [C.c_void_p, C.POINTER(XKvAppendParams)]),
+    "fovea_x_kv_decode_workspace": (C.c_int, [C.c_void_p, C.POINTER(XKvDecodeParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_kv_decode": (C.c_int, [C.c_void_p, C.POINTER(XKvDecodeParams)]),
     "fovea_x_conv1d_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XConv1dForwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_conv1d_forward": (C.c_int, [C.c_void_p, C.POINTER(XConv1dForwardParams)]),

@@ -24,7 +24,7 @@ from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_graph_forward, _x_lsh_append, _x_select_lsh, _x_lsh_forward, _x_conv1d_forward,
                  _x_conv1d_backward, _x_gla_forward, _x_gla_backward, _x_delta_forward,
                  _x_delta_backward, _x_gsa_forward, _x_gsa_backward, _x_tpa_forward,
-                 _x_tpa_backward)
+                 _x_tpa_backward, _x_kv_append, _x_kv_decode)
 
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
@@ -38,10 +38,10 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "graph_append", "select_graph", "graph_forward", "lsh_append", "select_lsh",
            "lsh_forward", "conv1d_forward", "conv1d_backward", "gla_forward", "gla_backward",
            "delta_forward", "delta_backward", "gsa_forward", "gsa_backward", "tpa_forward",
-           "tpa_backward", "BetaMap", "CacheRule", "CompareMeasure", "Conv1dActivation",
-           "FeatureMap", "Gate", "GateMap", "NormGateAct", "NormGateNorm", "Pool", "ProbeReduce",
-           "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise", "SelectReduce",
-           "SelectRule", "SelectScope", "SelectScore"]
+           "tpa_backward", "kv_append", "kv_decode", "BetaMap", "CacheRule", "CompareMeasure",
+           "Conv1dActivation", "FeatureMap", "Gate", "GateMap", "NormGateAct", "NormGateNorm",
+           "Pool", "ProbeReduce", "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise",
+           "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
 
 
 def kl_jensen_shannon_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None,
@@ -6666,3 +6666,206 @@ def tpa_backward(ctx_or_a_k=None, /, a_k=None, b_k=None, a_v=None, b_v=None, o=N
     if nondeterministic:
         call.scalar("i", 2180, nondeterministic, "nondeterministic")
     return call.run(da_k, db_k, da_v, db_v, dq, da_q, db_q)
+
+
+def kv_append(ctx_or_k_new=None, /, k_new=None, v_new=None, k_code=None, k_scale=None, k_zero=None,
+              v_code=None, v_scale=None, v_zero=None, k_tail=None, v_tail=None, counter=None,
+              page_table=None, *, ctx=None, query_start=None, query_len=None, cache_row=None,
+              query_max=0, bits=0, group=0, flush=0):
+    """Appends new tokens to the caches, each as this:
+      1. Where `residual` keys are in the tail, they are quantised into pages, which empties it.
+      2. Where residual + 1 values are in the tail, the oldest is quantised.
+      3. The token goes to both tails, and the length grows by one.
+    Bits of n tokens are those of n calls with one token.  With `flush` what steps 1 and 2 would do
+    next is done at the end, without waiting for a token: values at `residual` already.  A call
+    without tokens (s = 0) flushes alone.
+
+    A sequence ends at pages * page tokens; later ones are dropped.  Codes for a page that is -1 are
+    dropped.  Pages are wanted when tokens leave the tails.  No two sequences may share a cache row
+    or a page.  Every decision is taken on the device, so that a captured graph serves all lengths.
+
+    Bits: those of the host, the same every run.
+    Limits: every valid call has a kernel on the host and on CUDA.  No workspace.
+
+    Example
+      outputs = fovea.experimental.kv_append(k_new, v_new, k_code, k_scale, k_zero, v_code, v_scale,
+          v_zero, k_tail, v_tail, counter, page_table)
+       = outputs
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      k_new: (b, s, g, d) f16 bf16
+      v_new: (b, s, g, e) as k_new
+      k_code: (pool, page_groups, g, d, k_words) i32
+      k_scale: (pool, page_groups, g, d) f16
+      k_zero: (pool, page_groups, g, d) f16
+      v_code: (pool, page, g, v_words) i32
+      v_scale: (pool, page, g, v_groups) f16
+      v_zero: (pool, page, g, v_groups) f16
+      k_tail: (rows, residual, g, d) as k_new
+      v_tail: (rows, ring, g, e) as k_new
+      counter: (rows, 4) i32
+      page_table: (rows, pages) i32: -1: page absent
+
+    Optional inputs
+      query_start: (r+1) i32: first packed new token of each sequence; then b = 1
+      query_len: (r) i32: new tokens of each sequence; absent: all
+      cache_row: (r) i32: row of page_table, tails and counter; -1 or past the last skips the
+          sequence; absent: its own number
+
+    Numbers
+      query_max: most new tokens of a sequence, bounds the grid; 0: s
+      bits: 2 or 4; 0: 2
+      group: group * bits is a multiple of 32; 0: 32
+      flush: 1: quantises at the end what is due
+    """
+    if ctx_or_k_new.__class__ is Context and ctx is None:
+        call = Call(ctx_or_k_new, _x_kv_append)
+    else:
+        call, inputs = _x_kv_append.begin(ctx_or_k_new, ctx, k_new, v_new, k_code, k_scale, k_zero,
+            v_code, v_scale, v_zero, k_tail, v_tail, counter, page_table)
+        [k_new, v_new, k_code, k_scale, k_zero, v_code, v_scale, v_zero, k_tail, v_tail, counter,
+            page_table] = inputs
+    call.put("k_new", 8, k_new)
+    call.put("v_new", 104, v_new)
+    call.put("k_code", 200, k_code, None, True)
+    call.put("k_scale", 296, k_scale, None, True)
+    call.put("k_zero", 392, k_zero, None, True)
+    call.put("v_code", 488, v_code, None, True)
+    call.put("v_scale", 584, v_scale, None, True)
+    call.put("v_zero", 680, v_zero, None, True)
+    call.put("k_tail", 776, k_tail, None, True)
+    call.put("v_tail", 872, v_tail, None, True)
+    call.put("counter", 968, counter, None, True)
+    call.put("page_table", 1064, page_table)
+    if query_start is not None:
+        call.put("query_start", 1160, query_start)
+    if query_len is not None:
+        call.put("query_len", 1256, query_len)
+    if cache_row is not None:
+        call.put("cache_row", 1352, cache_row)
+    if query_max:
+        call.scalar("q", 1448, query_max, "query_max")
+    if bits:
+        call.scalar("i", 1456, bits, "bits")
+    if group:
+        call.scalar("i", 1460, group, "group")
+    if flush:
+        call.scalar("i", 1464, flush, "flush")
+    return call.run()
+
+
+def kv_decode(ctx_or_q=None, /, q=None, k_code=None, k_scale=None, k_zero=None, v_code=None,
+              v_scale=None, v_zero=None, k_tail=None, v_tail=None, counter=None, page_table=None, *,
+              ctx=None, o=None, lse=None, query_start=None, query_len=None, cache_row=None,
+              sink_logit=None, query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0,
+              scale=0.0, causal=0, bits=0, group=0, splits=0):
+    """Attention over such a cache, after x_kv_append has put the rows' own tokens there: o and lse are
+    attention_forward's over x' and the tails.  Row i of Lq is at position i + length - Lq.  A token
+    that is quantised into a page that is -1 is not there.
+
+    Bits: the same every run on one device; place, neighbours and size of the batch may change them.
+    Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and on CUDA.  With 16
+    rows or fewer of a sequence a CUDA kernel reads the codes as they are:
+      sm_80 and later  d and e both 64 or both 128; group 32, no sink_keys; channels of k_code one
+                       run, rows of all tensors contiguous and 16-byte aligned, those of v_scale and
+                       v_zero to their size
+    Otherwise, and on the host where group is above 128, keys and values are formed in the workspace
+    for attention_forward: d + e numbers a key head of each token that a sequence may have.
+
+    Example
+      outputs = fovea.experimental.kv_decode(q, k_code, k_scale, k_zero, v_code, v_scale, v_zero,
+          k_tail, v_tail, counter, page_table)
+      o = outputs
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f16 bf16
+      k_code: (pool, page_groups, g, d, k_words) i32
+      k_scale: (pool, page_groups, g, d) f16
+      k_zero: (pool, page_groups, g, d) f16
+      v_code: (pool, page, g, v_words) i32
+      v_scale: (pool, page, g, v_groups) f16
+      v_zero: (pool, page, g, v_groups) f16
+      k_tail: (rows, residual, g, d) as q
+      v_tail: (rows, ring, g, e) as q
+      counter: (rows, 4) i32
+      page_table: (rows, pages) i32: -1: page absent
+
+    Outputs, new unless passed
+      o: (b, s, h, e) as q or f32
+
+    Outputs on request, by True or an array
+      lse: (b, h, s) f32
+
+    Optional inputs
+      query_start: (r+1) i32: as in attention.h, and so for the fields below
+      query_len: (r) i32
+      cache_row: (r) i32: as in x_kv_append; without a row there are no keys
+      sink_logit: (h) f32
+
+    Numbers
+      query_max: 0: s
+      key_max: tokens past this index do not count, nor in length; 0: pages * page
+      window_left: 0: all
+      window_right: 0: all
+      sink_keys: needs window_left; 0: none
+      scale: of scores; 0: 1 / sqrt(d)
+      causal: 1: window_right = 1
+      bits: 2 or 4; 0: 2
+      group: group * bits is a multiple of 32; 0: 32
+      splits: parts the keys of a row are cut into; 0: chosen from shapes
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_kv_decode)
+    else:
+        call, inputs = _x_kv_decode.begin(ctx_or_q, ctx, q, k_code, k_scale, k_zero, v_code,
+            v_scale, v_zero, k_tail, v_tail, counter, page_table)
+        [q, k_code, k_scale, k_zero, v_code, v_scale, v_zero, k_tail, v_tail, counter,
+            page_table] = inputs
+    v_q = call.put("q", 8, q, 4)
+    call.put("k_code", 104, k_code)
+    call.put("k_scale", 200, k_scale)
+    call.put("k_zero", 296, k_zero)
+    call.put("v_code", 392, v_code)
+    call.put("v_scale", 488, v_scale)
+    call.put("v_zero", 584, v_zero)
+    call.put("k_tail", 680, k_tail)
+    v_v_tail = call.put("v_tail", 776, v_tail, 4)
+    call.put("counter", 872, counter)
+    call.put("page_table", 968, page_table)
+    if query_start is not None:
+        call.put("query_start", 1256, query_start)
+    if query_len is not None:
+        call.put("query_len", 1352, query_len)
+    if cache_row is not None:
+        call.put("cache_row", 1448, cache_row)
+    if sink_logit is not None:
+        call.put("sink_logit", 1544, sink_logit)
+    o = call.out("o", 1064, o, (v_q[2][0], v_q[2][1], v_q[2][2], v_v_tail[2][3]), v_q[1])
+    if lse is not None:
+        lse = None if lse is False else call.out("lse", 1160, lse, (v_q[2][0], v_q[2][2],
+            v_q[2][1]), 1)
+    if query_max:
+        call.scalar("q", 1640, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1648, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 1656, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 1664, window_right, "window_right")
+    if sink_keys:
+        call.scalar("q", 1672, sink_keys, "sink_keys")
+    if scale:
+        call.scalar("f", 1680, scale, "scale")
+    if causal:
+        call.scalar("i", 1684, causal, "causal")
+    if bits:
+        call.scalar("i", 1688, bits, "bits")
+    if group:
+        call.scalar("i", 1692, group, "group")
+    if splits:
+        call.scalar("i", 1696, splits, "splits")
+    return call.run(o, lse)

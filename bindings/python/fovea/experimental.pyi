@@ -39,10 +39,10 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "graph_append", "select_graph", "graph_forward", "lsh_append", "select_lsh",
            "lsh_forward", "conv1d_forward", "conv1d_backward", "gla_forward", "gla_backward",
            "delta_forward", "delta_backward", "gsa_forward", "gsa_backward", "tpa_forward",
-           "tpa_backward", "BetaMap", "CacheRule", "CompareMeasure", "Conv1dActivation",
-           "FeatureMap", "Gate", "GateMap", "NormGateAct", "NormGateNorm", "Pool", "ProbeReduce",
-           "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise", "SelectReduce",
-           "SelectRule", "SelectScope", "SelectScore"]
+           "tpa_backward", "kv_append", "kv_decode", "BetaMap", "CacheRule", "CompareMeasure",
+           "Conv1dActivation", "FeatureMap", "Gate", "GateMap", "NormGateAct", "NormGateNorm",
+           "Pool", "ProbeReduce", "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise",
+           "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
 
 class _kl_jensen_shannon_forward(TypedDict, total=False):
     query_start: Array | None
@@ -2856,3 +2856,70 @@ def tpa_backward(a_k: Array, b_k: Array, a_v: Array, b_v: Array, o: Array, lse: 
                  *, ctx: Context | None = ..., da_k: Output = ..., db_k: Output = ...,
                  da_v: Output = ..., db_v: Output = ..., dq: Output = ..., da_q: Output = ...,
                  db_q: Output = ..., **fields: Unpack[_tpa_backward]) -> Any: ...
+
+class _kv_append(TypedDict, total=False):
+    query_start: Array | None
+    query_len: Array | None
+    cache_row: Array | None
+    query_max: Int
+    bits: Int
+    group: Int
+    flush: Int
+
+@overload
+def kv_append(ctx: Context | None, k_new: Array, v_new: Array, k_code: Array, k_scale: Array,
+              k_zero: Array, v_code: Array, v_scale: Array, v_zero: Array, k_tail: Array,
+              v_tail: Array, counter: Array, page_table: Array,
+              **fields: Unpack[_kv_append]) -> None: ...
+@overload
+def kv_append(k_new: Array, v_new: Array, k_code: Array, k_scale: Array, k_zero: Array,
+              v_code: Array, v_scale: Array, v_zero: Array, k_tail: Array, v_tail: Array,
+              counter: Array, page_table: Array, *, ctx: Context | None = ...,
+              **fields: Unpack[_kv_append]) -> None: ...
+
+class _kv_decode(TypedDict, total=False):
+    query_start: Array | None
+    query_len: Array | None
+    cache_row: Array | None
+    sink_logit: Array | None
+    query_max: Int
+    key_max: Int
+    window_left: Int
+    window_right: Int
+    sink_keys: Int
+    scale: Float
+    causal: Int
+    bits: Int
+    group: Int
+    splits: Int
+
+@overload
+def kv_decode(ctx: Context | None, q: A, k_code: Array, k_scale: Array, k_zero: Array,
+              v_code: Array, v_scale: Array, v_zero: Array, k_tail: Array, v_tail: Array,
+              counter: Array, page_table: Array, *, o: Wanted | None = ..., lse: None = ...,
+              **fields: Unpack[_kv_decode]) -> A: ...
+@overload
+def kv_decode(q: A, k_code: Array, k_scale: Array, k_zero: Array, v_code: Array, v_scale: Array,
+              v_zero: Array, k_tail: Array, v_tail: Array, counter: Array, page_table: Array, *,
+              ctx: Context | None = ..., o: Wanted | None = ..., lse: None = ...,
+              **fields: Unpack[_kv_decode]) -> A: ...
+@overload
+def kv_decode(ctx: Context | None, q: A, k_code: Array, k_scale: Array, k_zero: Array,
+              v_code: Array, v_scale: Array, v_zero: Array, k_tail: Array, v_tail: Array,
+              counter: Array, page_table: Array, *, o: Wanted | None = ..., lse: Wanted,
+              **fields: Unpack[_kv_decode]) -> tuple[A, A]: ...
+@overload
+def kv_decode(q: A, k_code: Array, k_scale: Array, k_zero: Array, v_code: Array, v_scale: Array,
+              v_zero: Array, k_tail: Array, v_tail: Array, counter: Array, page_table: Array, *,
+              ctx: Context | None = ..., o: Wanted | None = ..., lse: Wanted,
+              **fields: Unpack[_kv_decode]) -> tuple[A, A]: ...
+@overload
+def kv_decode(ctx: Context | None, q: Array, k_code: Array, k_scale: Array, k_zero: Array,
+              v_code: Array, v_scale: Array, v_zero: Array, k_tail: Array, v_tail: Array,
+              counter: Array, page_table: Array, *, o: Output = ..., lse: Output = ...,
+              **fields: Unpack[_kv_decode]) -> Any: ...
+@overload
+def kv_decode(q: Array, k_code: Array, k_scale: Array, k_zero: Array, v_code: Array, v_scale: Array,
+              v_zero: Array, k_tail: Array, v_tail: Array, counter: Array, page_table: Array, *,
+              ctx: Context | None = ..., o: Output = ..., lse: Output = ...,
+              **fields: Unpack[_kv_decode]) -> Any: ...

@@ -88,6 +88,8 @@ _x_gsa_forward = Op("x_gsa_forward", _abi.XGsaForwardParams)
 _x_gsa_backward = Op("x_gsa_backward", _abi.XGsaBackwardParams)
 _x_tpa_forward = Op("x_tpa_forward", _abi.XTpaForwardParams)
 _x_tpa_backward = Op("x_tpa_backward", _abi.XTpaBackwardParams)
+_x_kv_append = Op("x_kv_append", _abi.XKvAppendParams)
+_x_kv_decode = Op("x_kv_decode", _abi.XKvDecodeParams)
 
 
 def attention_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,

@@ -13,6 +13,7 @@
 #include "indexed.h"
 #include "infllm.h"
 #include "kl.h"
+#include "kv.h"
 #include "linear.h"
 #include "lsh.h"
 #include "multi_token.h"
@@ -82,7 +83,9 @@
   X(x_gsa_forward) \
   X(x_gsa_backward) \
   X(x_tpa_forward) \
-  X(x_tpa_backward)
+  X(x_tpa_backward) \
+  X(x_kv_append) \
+  X(x_kv_decode)
 
 namespace fovea {
 FOVEA_CPP_OPERATIONS_EXPERIMENTAL(FOVEA_CPP_OPERATION)

@@ -1826,6 +1826,64 @@ struct XTpaBackwardParams
     nondeterministic::Int32
 end
 
+# fovea_x_kv_append_params
+struct XKvAppendParams
+    struct_size::Csize_t
+    k_new::Tensor
+    v_new::Tensor
+    k_code::Tensor
+    k_scale::Tensor
+    k_zero::Tensor
+    v_code::Tensor
+    v_scale::Tensor
+    v_zero::Tensor
+    k_tail::Tensor
+    v_tail::Tensor
+    counter::Tensor
+    page_table::Tensor
+    query_start::Tensor
+    query_len::Tensor
+    cache_row::Tensor
+    query_max::Int64
+    bits::Int32
+    group::Int32
+    flush::Int32
+    reserved::Int32
+end
+
+# fovea_x_kv_decode_params
+struct XKvDecodeParams
+    struct_size::Csize_t
+    q::Tensor
+    k_code::Tensor
+    k_scale::Tensor
+    k_zero::Tensor
+    v_code::Tensor
+    v_scale::Tensor
+    v_zero::Tensor
+    k_tail::Tensor
+    v_tail::Tensor
+    counter::Tensor
+    page_table::Tensor
+    o::Tensor
+    lse::Tensor
+    query_start::Tensor
+    query_len::Tensor
+    cache_row::Tensor
+    sink_logit::Tensor
+    query_max::Int64
+    key_max::Int64
+    window_left::Int64
+    window_right::Int64
+    sink_keys::Int64
+    scale::Float32
+    causal::Int32
+    bits::Int32
+    group::Int32
+    splits::Int32
+    reserved::Int32
+end
+
 # fovea_x_conv1d_forward_params
 struct XConv1dForwardParams
     struct_size::Csize_t
@@ -2791,6 +2849,22 @@ fovea_x_tpa_backward_workspace(ctx, params, bytes) =
 const _fovea_x_tpa_backward = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_tpa_backward(ctx, params) =
     ccall(symbol(_fovea_x_tpa_backward, :fovea_x_tpa_backward), Int32, (Ptr{Cvoid}, Ref{XTpaBackwardParams}), ctx, params)
+
+const _fovea_x_kv_append_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_kv_append_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_kv_append_workspace, :fovea_x_kv_append_workspace), Int32, (Ptr{Cvoid}, Ref{XKvAppendParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_kv_append = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_kv_append(ctx, params) =
+    ccall(symbol(_fovea_x_kv_append, :fovea_x_kv_append), Int32, (Ptr{Cvoid}, Ref{XKvAppendParams}), ctx, params)
+
+const _fovea_x_kv_decode_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_kv_decode_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_kv_decode_workspace, :fovea_x_kv_decode_workspace), Int32, (Ptr{Cvoid}, Ref{XKvDecodeParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_kv_decode = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_kv_decode(ctx, params) =
+    ccall(symbol(_fovea_x_kv_decode, :fovea_x_kv_decode), Int32, (Ptr{Cvoid}, Ref{XKvDecodeParams}), ctx, params)
 
 const _fovea_x_conv1d_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_conv1d_forward_workspace(ctx, params, bytes) =

@@ -2786,6 +2786,94 @@ c_struct! {
 
 c_struct! {
     /// ```text
+    /// Appends new tokens to the caches, each as this:
+    ///   1. Where `residual` keys are in the tail, they are quantised into pages, which empties it.
+    ///   2. Where residual + 1 values are in the tail, the oldest is quantised.
+    ///   3. The token goes to both tails, and the length grows by one.
+    /// Bits of n tokens are those of n calls with one token.  With `flush` what steps 1 and 2 would do
+    /// next is done at the end, without waiting for a token: values at `residual` already.  A call
+    /// without tokens (s = 0) flushes alone.
+    ///
+    /// A sequence ends at pages * page tokens; later ones are dropped.  Codes for a page that is -1 are
+    /// dropped.  Pages are wanted when tokens leave the tails.  No two sequences may share a cache row
+    /// or a page.  Every decision is taken on the device, so that a captured graph serves all lengths.
+    ///
+    /// Bits: those of the host, the same every run.
+    /// Limits: every valid call has a kernel on the host and on CUDA.  No workspace.
+    /// ```
+    fovea_x_kv_append_params: 1472 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_kv_append_params)";
+    k_new: fovea_tensor = 8, "`(b, s, g, d)` f16 bf16";
+    v_new: fovea_tensor = 104, "`(b, s, g, e)` as k_new";
+    k_code: fovea_tensor = 200, "`(pool, page_groups, g, d, k_words)` i32";
+    k_scale: fovea_tensor = 296, "`(pool, page_groups, g, d)` f16";
+    k_zero: fovea_tensor = 392, "`(pool, page_groups, g, d)` f16";
+    v_code: fovea_tensor = 488, "`(pool, page, g, v_words)` i32";
+    v_scale: fovea_tensor = 584, "`(pool, page, g, v_groups)` f16";
+    v_zero: fovea_tensor = 680, "`(pool, page, g, v_groups)` f16";
+    k_tail: fovea_tensor = 776, "`(rows, residual, g, d)` as k_new";
+    v_tail: fovea_tensor = 872, "`(rows, ring, g, e)` as k_new";
+    counter: fovea_tensor = 968, "`(rows, 4)` i32";
+    page_table: fovea_tensor = 1064, "`(rows, pages)` i32: -1: page absent";
+    query_start: fovea_tensor = 1160, "`(r+1)` i32: first packed new token of each sequence; then b = 1";
+    query_len: fovea_tensor = 1256, "`(r)` i32: new tokens of each sequence; absent: all";
+    cache_row: fovea_tensor = 1352, "`(r)` i32: row of page_table, tails and counter; -1 or past the last skips the sequence; absent: its own number";
+    query_max: i64 = 1448, "most new tokens of a sequence, bounds the grid; 0: s";
+    bits: i32 = 1456, "2 or 4; 0: 2";
+    group: i32 = 1460, "group * bits is a multiple of 32; 0: 32";
+    flush: i32 = 1464, "1: quantises at the end what is due";
+    reserved: i32 = 1468, "0";
+}
+
+c_struct! {
+    /// ```text
+    /// Attention over such a cache, after x_kv_append has put the rows' own tokens there: o and lse are
+    /// attention_forward's over x' and the tails.  Row i of Lq is at position i + length - Lq.  A token
+    /// that is quantised into a page that is -1 is not there.
+    ///
+    /// Bits: the same every run on one device; place, neighbours and size of the batch may change them.
+    /// Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and on CUDA.  With 16
+    /// rows or fewer of a sequence a CUDA kernel reads the codes as they are:
+    ///   sm_80 and later  d and e both 64 or both 128; group 32, no sink_keys; channels of k_code one
+    ///                    run, rows of all tensors contiguous and 16-byte aligned, those of v_scale and
+    ///                    v_zero to their size
+    /// Otherwise, and on the host where group is above 128, keys and values are formed in the workspace
+    /// for attention_forward: d + e numbers a key head of each token that a sequence may have.
+    /// ```
+    fovea_x_kv_decode_params: 1704 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_kv_decode_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f16 bf16";
+    k_code: fovea_tensor = 104, "`(pool, page_groups, g, d, k_words)` i32";
+    k_scale: fovea_tensor = 200, "`(pool, page_groups, g, d)` f16";
+    k_zero: fovea_tensor = 296, "`(pool, page_groups, g, d)` f16";
+    v_code: fovea_tensor = 392, "`(pool, page, g, v_words)` i32";
+    v_scale: fovea_tensor = 488, "`(pool, page, g, v_groups)` f16";
+    v_zero: fovea_tensor = 584, "`(pool, page, g, v_groups)` f16";
+    k_tail: fovea_tensor = 680, "`(rows, residual, g, d)` as q";
+    v_tail: fovea_tensor = 776, "`(rows, ring, g, e)` as q";
+    counter: fovea_tensor = 872, "`(rows, 4)` i32";
+    page_table: fovea_tensor = 968, "`(rows, pages)` i32: -1: page absent";
+    o: fovea_tensor = 1064, "`(b, s, h, e)` as q or f32";
+    lse: fovea_tensor = 1160, "`(b, h, s)` f32";
+    query_start: fovea_tensor = 1256, "`(r+1)` i32: as in attention.h, and so for the fields below";
+    query_len: fovea_tensor = 1352, "`(r)` i32";
+    cache_row: fovea_tensor = 1448, "`(r)` i32: as in x_kv_append; without a row there are no keys";
+    sink_logit: fovea_tensor = 1544, "`(h)` f32";
+    query_max: i64 = 1640, "0: s";
+    key_max: i64 = 1648, "tokens past this index do not count, nor in length; 0: pages * page";
+    window_left: i64 = 1656, "0: all";
+    window_right: i64 = 1664, "0: all";
+    sink_keys: i64 = 1672, "needs window_left; 0: none";
+    scale: f32 = 1680, "of scores; 0: 1 / sqrt(d)";
+    causal: i32 = 1684, "1: window_right = 1";
+    bits: i32 = 1688, "2 or 4; 0: 2";
+    group: i32 = 1692, "group * bits is a multiple of 32; 0: 32";
+    splits: i32 = 1696, "parts the keys of a row are cut into; 0: chosen from shapes";
+    reserved: i32 = 1700, "0";
+}
+
+c_struct! {
+    /// ```text
     /// Short causal convolution of each channel by itself, with state.  For token t of a sequence and
     /// channel c, with T = taps:
     ///
@@ -3617,5 +3705,7 @@ functions! {
         x_gsa_backward: fovea_x_gsa_backward_params, fovea_x_gsa_backward, fovea_x_gsa_backward_workspace;
         x_tpa_forward: fovea_x_tpa_forward_params, fovea_x_tpa_forward, fovea_x_tpa_forward_workspace;
         x_tpa_backward: fovea_x_tpa_backward_params, fovea_x_tpa_backward, fovea_x_tpa_backward_workspace;
+        x_kv_append: fovea_x_kv_append_params, fovea_x_kv_append, fovea_x_kv_append_workspace;
+        x_kv_decode: fovea_x_kv_decode_params, fovea_x_kv_decode, fovea_x_kv_decode_workspace;
     }
 }

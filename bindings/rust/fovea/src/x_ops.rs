@@ -2652,3 +2652,95 @@ op! {
         nondeterministic set_nondeterministic: bool, "1: a faster kernel whose sums may change order may be used";
     }
 }
+
+op! {
+    /// ```text
+    /// Appends new tokens to the caches, each as this:
+    ///   1. Where `residual` keys are in the tail, they are quantised into pages, which empties it.
+    ///   2. Where residual + 1 values are in the tail, the oldest is quantised.
+    ///   3. The token goes to both tails, and the length grows by one.
+    /// Bits of n tokens are those of n calls with one token.  With `flush` what steps 1 and 2 would do
+    /// next is done at the end, without waiting for a token: values at `residual` already.  A call
+    /// without tokens (s = 0) flushes alone.
+    ///
+    /// A sequence ends at pages * page tokens; later ones are dropped.  Codes for a page that is -1 are
+    /// dropped.  Pages are wanted when tokens leave the tails.  No two sequences may share a cache row
+    /// or a page.  Every decision is taken on the device, so that a captured graph serves all lengths.
+    ///
+    /// Bits: those of the host, the same every run.
+    /// Limits: every valid call has a kernel on the host and on CUDA.  No workspace.
+    /// ```
+    XKvAppend(x_kv_append: fovea_x_kv_append_params, fovea_x_kv_append, fovea_x_kv_append_workspace)
+    new {
+        k_new set_k_new: in, "`(b, s, g, d)` f16 bf16";
+        v_new set_v_new: in, "`(b, s, g, e)` as k_new";
+        k_code set_k_code: out, "`(pool, page_groups, g, d, k_words)` i32";
+        k_scale set_k_scale: out, "`(pool, page_groups, g, d)` f16";
+        k_zero set_k_zero: out, "`(pool, page_groups, g, d)` f16";
+        v_code set_v_code: out, "`(pool, page, g, v_words)` i32";
+        v_scale set_v_scale: out, "`(pool, page, g, v_groups)` f16";
+        v_zero set_v_zero: out, "`(pool, page, g, v_groups)` f16";
+        k_tail set_k_tail: out, "`(rows, residual, g, d)` as k_new";
+        v_tail set_v_tail: out, "`(rows, ring, g, e)` as k_new";
+        counter set_counter: out, "`(rows, 4)` i32";
+        page_table set_page_table: in, "`(rows, pages)` i32: -1: page absent";
+    }
+    may {
+        query_start set_query_start: in, "`(r+1)` i32: first packed new token of each sequence; then b = 1";
+        query_len set_query_len: in, "`(r)` i32: new tokens of each sequence; absent: all";
+        cache_row set_cache_row: in, "`(r)` i32: row of page_table, tails and counter; -1 or past the last skips the sequence; absent: its own number";
+        query_max set_query_max: i64, "most new tokens of a sequence, bounds the grid; 0: s";
+        bits set_bits: i32, "2 or 4; 0: 2";
+        group set_group: i32, "group * bits is a multiple of 32; 0: 32";
+        flush set_flush: bool, "1: quantises at the end what is due";
+    }
+}
+
+op! {
+    /// ```text
+    /// Attention over such a cache, after x_kv_append has put the rows' own tokens there: o and lse are
+    /// attention_forward's over x' and the tails.  Row i of Lq is at position i + length - Lq.  A token
+    /// that is quantised into a page that is -1 is not there.
+    ///
+    /// Bits: the same every run on one device; place, neighbours and size of the batch may change them.
+    /// Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and on CUDA.  With 16
+    /// rows or fewer of a sequence a CUDA kernel reads the codes as they are:
+    ///   sm_80 and later  d and e both 64 or both 128; group 32, no sink_keys; channels of k_code one
+    ///                    run, rows of all tensors contiguous and 16-byte aligned, those of v_scale and
+    ///                    v_zero to their size
+    /// Otherwise, and on the host where group is above 128, keys and values are formed in the workspace
+    /// for attention_forward: d + e numbers a key head of each token that a sequence may have.
+    /// ```
+    XKvDecode(x_kv_decode: fovea_x_kv_decode_params, fovea_x_kv_decode, fovea_x_kv_decode_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f16 bf16";
+        k_code set_k_code: in, "`(pool, page_groups, g, d, k_words)` i32";
+        k_scale set_k_scale: in, "`(pool, page_groups, g, d)` f16";
+        k_zero set_k_zero: in, "`(pool, page_groups, g, d)` f16";
+        v_code set_v_code: in, "`(pool, page, g, v_words)` i32";
+        v_scale set_v_scale: in, "`(pool, page, g, v_groups)` f16";
+        v_zero set_v_zero: in, "`(pool, page, g, v_groups)` f16";
+        k_tail set_k_tail: in, "`(rows, residual, g, d)` as q";
+        v_tail set_v_tail: in, "`(rows, ring, g, e)` as q";
+        counter set_counter: in, "`(rows, 4)` i32";
+        page_table set_page_table: in, "`(rows, pages)` i32: -1: page absent";
+        o set_o: out, "`(b, s, h, e)` as q or f32";
+    }
+    may {
+        lse set_lse: out, "`(b, h, s)` f32";
+        query_start set_query_start: in, "`(r+1)` i32: as in attention.h, and so for the fields below";
+        query_len set_query_len: in, "`(r)` i32";
+        cache_row set_cache_row: in, "`(r)` i32: as in x_kv_append; without a row there are no keys";
+        sink_logit set_sink_logit: in, "`(h)` f32";
+        query_max set_query_max: i64, "0: s";
+        key_max set_key_max: i64, "tokens past this index do not count, nor in length; 0: pages * page";
+        window_left set_window_left: i64, "0: all";
+        window_right set_window_right: i64, "0: all";
+        sink_keys set_sink_keys: i64, "needs window_left; 0: none";
+        scale set_scale: f32, "of scores; 0: 1 / sqrt(d)";
+        causal set_causal: bool, "1: window_right = 1";
+        bits set_bits: i32, "2 or 4; 0: 2";
+        group set_group: i32, "group * bits is a multiple of 32; 0: 32";
+        splits set_splits: i32, "parts the keys of a row are cut into; 0: chosen from shapes";
+    }
+}

@@ -76,5 +76,7 @@ names! {
         x_gsa_backward
         x_tpa_forward
         x_tpa_backward
+        x_kv_append
+        x_kv_decode
     }
 }

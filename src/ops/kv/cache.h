@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// A low-bit cache, resolved, and its arithmetic for host and device alike: where codes lie, a group
+// on its way in and a number on its way out.  Each step is one f32 operation, rounded as IEEE 754
+// says, so a device's bits are the host's.
+#pragma once
+#include <cmath>
+
+#include "core/attend.h"
+#include "core/convert.h"
+
+namespace fovea::kv {
+
+// Of one cache row: what counter holds.
+struct State {
+  int64_t length, keys, values;
+};
+
+struct Cache {
+  View<5> k_code;
+  View<4> k_scale, k_zero, v_code, v_scale, v_zero, k_tail, v_tail;
+  View<2> counter, page_table;
+  int32_t dtype;  // of the tails
+  int32_t bits, group;
+  int64_t g, d, e, residual, page, pages, pool, rows;
+
+  FOVEA_HD int64_t ring() const { return residual + 1; }
+  FOVEA_HD int64_t capacity() const { return pages * page; }
+  FOVEA_HD int32_t largest() const { return (1 << bits) - 1; }
+  FOVEA_HD int32_t word_codes() const { return 32 / bits; }
+
+  // Within bounds, whatever the device holds.
+  FOVEA_HD State state(int64_t row) const {
+    const int32_t* at = counter.at<int32_t>(row);
+    State s;
+    s.length = clamp_i64(at[0], 0, capacity());
+    const int64_t first = s.length - residual, keys = at[counter.stride[1]];
+    s.keys = clamp_i64(keys, first > 0 ? first : 0, s.length);
+    const int64_t values = at[2 * counter.stride[1]];
+    s.values = clamp_i64(values, first > 1 ? first - 1 : 0, s.keys);
+    return s;
+  }
+  // The pool's page of token j; -1: absent.
+  FOVEA_HD int64_t page_of(int64_t row, int64_t j) const {
+    const int32_t id = *page_table.at<int32_t>(row, j / page);
+    return id < 0 || id >= pool ? -1 : id;
+  }
+  FOVEA_HD uint32_t code_in(uint32_t word, int64_t n) const {
+    return word >> (static_cast<int32_t>(n) % word_codes() * bits) &
+           static_cast<uint32_t>(largest());
+  }
+  // Column c of key j of a page, and of value j.
+  FOVEA_HD float key(int64_t id, int64_t head, int64_t j, int64_t c) const {
+    const int64_t slot = j % page, block = slot / group, n = slot % group;
+    const uint32_t word = *k_code.at<uint32_t>(id, block, head, c, n / word_codes());
+    return number(code_in(word, n), *k_scale.at<F16>(id, block, head, c),
+                  *k_zero.at<F16>(id, block, head, c));
+  }
+  FOVEA_HD float value(int64_t id, int64_t head, int64_t j, int64_t c) const {
+    const int64_t slot = j % page;
+    const uint32_t word = *v_code.at<uint32_t>(id, slot, head, c / word_codes());
+    return number(code_in(word, c), *v_scale.at<F16>(id, slot, head, c / group),
+                  *v_zero.at<F16>(id, slot, head, c / group));
+  }
+  FOVEA_HD float key_in_tail(int64_t row, const State& s, int64_t head, int64_t j,
+                             int64_t c) const {
+    return load_fp(k_tail.at<F16>(row, j - s.keys, head, c), dtype, 0);
+  }
+  FOVEA_HD float value_in_tail(int64_t row, int64_t head, int64_t j, int64_t c) const {
+    return load_fp(v_tail.at<F16>(row, j % ring(), head, c), dtype, 0);
+  }
+
+  // code scale + zero: the product is exact, so this is one rounding.
+  static FOVEA_HD float number(uint32_t code, F16 scale, F16 zero) {
+    return static_cast<float>(code) * to_float(scale) + to_float(zero);
+  }
+};
+
+FOVEA_HD float quotient_of(float x, float y) {
+#ifdef __CUDA_ARCH__
+  return __fdiv_rn(x, y);
+#else
+  return x / y;
+#endif
+}
+
+// Nearest even of x, within 0 .. largest; NaN: 0.  Adding 1.5 * 2^23 rounds.
+FOVEA_HD uint32_t code_of(float x, int32_t largest) {
+  if (!(x > 0)) return 0;
+  if (x >= static_cast<float>(largest)) return static_cast<uint32_t>(largest);
+  const float shift = 12582912.0f;
+  return bits_of(x + shift) - bits_of(shift);
+}
+
+// Quantises x = read(0) .. read(group - 1).  put(word, n) stores word n of the codes.
+template <class Read, class Put>
+FOVEA_HD void quantise(const Cache& cache, const Read& read, F16* scale, F16* zero,
+                       const Put& put) {
+  float low = read(0), high = low;
+  for (int32_t n = 1; n < cache.group; ++n) {
+    const float x = read(n);
+    // NaN stays: no number is above or below it.
+    if (x < low || x != x) low = x;
+    if (x > high || x != x) high = x;
+  }
+  const int32_t largest = cache.largest();
+  const F16 step = from_float<F16>(quotient_of(high - low, static_cast<float>(largest)));
+  const F16 from = from_float<F16>(low);
+  *scale = step, *zero = from;
+  const float by = to_float(step), off = to_float(from);
+  const int32_t codes = cache.word_codes();
+  for (int32_t w = 0; w < cache.group / codes; ++w) {
+    uint32_t word = 0;
+    for (int32_t i = 0; i < codes && by != 0; ++i)
+      word |= code_of(quotient_of(read(w * codes + i) - off, by), largest) << (i * cache.bits);
+    put(word, w);
+  }
+}
+
+}  // namespace fovea::kv

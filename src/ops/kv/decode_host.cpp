@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+// x_kv_decode on the CPU by the online softmax.  An item is a tile of rows of a key head, packed as
+// (row, head), over a part of its tokens.  Tiles of whole groups become f32 numbers: keys as they
+// are stored, [channel][token], and values as rows.
+// Parts of the keys are combined in order.  Tiles and parts do not depend on the threads.
+#include <algorithm>
+
+#include "host/sweep.h"
+#include "ops/kv/kernels.h"
+
+namespace fovea {
+namespace {
+
+using host::kRows, host::kInf;
+
+constexpr int kTokensMost = kKvHostGroup;  // of a tile
+constexpr int kWordsMost = kTokensMost / 8;
+constexpr int64_t kWidthMost = 1024;
+
+struct RowTile : host::RowTile {
+  explicit RowTile(int64_t rows) : host::RowTile(rows) {}
+  int64_t row[kRows], head[kRows];
+};
+
+struct Room {
+  Slot<float> rows, q, x, o, k, v;
+};
+
+struct DecodePlan {
+  KvDecode x;
+  int64_t packed, tokens;  // query heads of a key head; of a tile
+  Room room;               // within a worker's bytes
+  host::RowTiles tiles;
+  host::SplitRows split;
+  host::WorkerScratch scratch;
+};
+
+class Decode {
+ public:
+  Decode(const DecodePlan& plan, void* base)
+      : plan_(plan),
+        a_(plan.x.attend),
+        c_(plan.x.cache),
+        simd_(host::simd()),
+        d_pad_(host::padded(a_.d)),
+        e_pad_(host::padded(a_.e)),
+        base_(base) {}
+
+  void run(Context& ctx) const {
+    const host::RowPlaces tiles = plan_.tiles.find(base_, [&](int64_t r) {
+      return host::ceil_div(a_.sequences[r].rows * plan_.packed, kRows);
+    });
+    const auto numbers =
+        static_cast<double>(a_.sequences.key_max) * static_cast<double>(a_.d + a_.e);
+    const int64_t parts = plan_.split.parts;
+    host::Pool& pool = host::pool(ctx);
+    pool.run(tiles.count() * parts, static_cast<double>(tiles.count()) * numbers,
+             [&](int64_t item, int32_t worker) {
+               attend(tiles[item / parts], item % parts, plan_.scratch.at(base_, worker));
+             });
+    if (parts > 1)
+      pool.run(tiles.count(), static_cast<double>(tiles.count() * kRows * parts * a_.e),
+               [&](int64_t item, int32_t) { combine(tiles[item]); });
+  }
+
+ private:
+  // Of an item.
+  struct At {
+    Sequence q;
+    kv::State state;
+    int64_t head;
+  };
+  struct State {
+    float top[kRows], sum[kRows];
+  };
+
+  At item(const host::RowPlaces::Place& place) const {
+    At at;
+    at.q = plan_.x.sequence(place.sequence, at.state), at.head = place.head;
+    return at;
+  }
+  RowTile row_tile(const At& at, int64_t tile) const {
+    const int64_t begin = tile * kRows, packed = plan_.packed;
+    RowTile rows(std::min<int64_t>(kRows, at.q.rows * packed - begin));
+    for (int r = 0; r < rows.count; ++r) {
+      rows.row[r] = (begin + r) / packed, rows.head[r] = at.head * packed + (begin + r) % packed;
+      rows.seen[r] = a_.mask.window.range(a_.mask.query_at(at.q, 0, rows.row[r]), at.q.keys);
+    }
+    rows.bound();
+    return rows;
+  }
+  int64_t row_index(const Sequence& q, const RowTile& rows, int r) const {
+    return (q.batch * a_.s + q.row_begin + rows.row[r]) * a_.h + rows.head[r];
+  }
+
+  void attend(const host::RowPlaces::Place& place, int64_t part, void* room) const {
+    const At at = item(place);
+    const RowTile rows = row_tile(at, place.tile);
+    float* o = plan_.room.o.at(room);
+    State state;
+    std::fill_n(state.top, kRows, -kInf);
+    std::fill_n(state.sum, kRows, 0.0f);
+    std::fill_n(o, rows.count * e_pad_, 0.0f);
+    if (at.q.keys > 0) load_queries(at.q, rows, room);
+    const int64_t each = host::part_keys(at.q.keys, plan_.split.parts, plan_.tokens);
+    const int64_t end = std::min({at.q.keys, (part + 1) * each, rows.end});
+    for (int64_t j = std::max(part * each, rows.begin) / plan_.tokens * plan_.tokens; j < end;
+         j += plan_.tokens)
+      visit(at, rows, j, std::min(plan_.tokens, at.q.keys - j), room, state);
+    for (int r = 0; r < rows.count; ++r, o += e_pad_) {
+      if (plan_.split.parts == 1)
+        finish(at.q, rows, r, o, {state.top[r], state.sum[r]});
+      else
+        plan_.split.save(base_, part, row_index(at.q, rows, r), o, {state.top[r], state.sum[r]});
+    }
+  }
+
+  // Columns of q, times the scale.
+  void load_queries(const Sequence& q, const RowTile& rows, void* room) const {
+    float* staged = plan_.room.rows.at(room);
+    for (int r = 0; r < rows.count; ++r)
+      host::load_query(simd_, a_.q, a_.dtype, host::row_offset(a_.q, q, rows.row[r], rows.head[r]),
+                       a_.d, d_pad_, a_.score.scale, staged + r * d_pad_);
+    host::transpose(staged, d_pad_, rows.count, a_.d, rows.lanes, plan_.room.q.at(room));
+  }
+
+  void visit(const At& at, const RowTile& rows, int64_t first, int64_t count, void* room,
+             State& state) const {
+    const host::Cover cover = rows.cover(first, first + count);
+    if (cover == host::Cover::none) return;
+    bool absent[kTokensMost], seen[kTokensMost * kRows];
+    const bool holes = find_absent(at, first, count, absent);
+    const int64_t lanes = rows.lanes;
+    float *x = plan_.room.x.at(room), *k = plan_.room.k.at(room), shrink[kRows];
+    load_keys(at, first, count, absent, k);
+    simd_.gemm({count, lanes, a_.d, k, plan_.tokens, plan_.room.q.at(room), lanes, x, lanes,
+                nullptr, true, false});
+    if (cover == host::Cover::part) {
+      const host::LocalSeen local(rows, first, count);
+      simd_.mask(count, lanes, x, local.low, local.high, local.first_low, local.first_high);
+    }
+    for (int64_t j = 0; holes && j < count; ++j)
+      if (absent[j]) std::fill_n(x + j * lanes, lanes, -kInf);
+    const bool masked = cover == host::Cover::part || holes;
+    for (int64_t i = 0; masked && i < count * lanes; ++i) seen[i] = x[i] != -kInf;
+    simd_.softmax(count, lanes, x, state.top, state.sum, shrink);
+    add(at, rows, first, count, room, absent, shrink, masked ? seen : nullptr);
+  }
+
+  // Tokens that are quantised into a page that is absent.
+  bool find_absent(const At& at, int64_t first, int64_t count, bool* absent) const {
+    bool any = false;
+    for (int64_t n = 0; n < count; ++n) {
+      const int64_t j = first + n;
+      const bool again = n && j % c_.group;
+      absent[n] = j < at.state.keys && (again ? absent[n - 1] : c_.page_of(at.q.key_batch, j) < 0);
+      any = any || absent[n];
+    }
+    return any;
+  }
+
+  // `count` words that are `stride` apart, side by side.
+  static const uint32_t* words_of(const uint32_t* from, int64_t stride, int64_t count,
+                                  uint32_t* room) {
+    if (stride == 1) return from;
+    for (int64_t w = 0; w < count; ++w) room[w] = from[w * stride];
+    return room;
+  }
+
+  // k[channel][token].
+  void load_keys(const At& at, int64_t first, int64_t count, const bool* absent, float* k) const {
+    const int64_t words = c_.group / c_.word_codes(), row = at.q.key_batch;
+    uint32_t room[kWordsMost];
+    for (int64_t n = 0; n < count; n += c_.group) {
+      const int64_t j = first + n;
+      if (j >= at.state.keys) break;
+      if (absent[n]) {
+        for (int64_t c = 0; c < a_.d; ++c) std::fill_n(k + c * plan_.tokens + n, c_.group, 0.0f);
+        continue;
+      }
+      const int64_t id = c_.page_of(row, j), block = j % c_.page / c_.group;
+      for (int64_t c = 0; c < a_.d; ++c)
+        simd_.unpack(c_.group,
+                     words_of(c_.k_code.at<uint32_t>(id, block, at.head, c), c_.k_code.stride[4],
+                              words, room),
+                     c_.bits, to_float(*c_.k_scale.at<F16>(id, block, at.head, c)),
+                     to_float(*c_.k_zero.at<F16>(id, block, at.head, c)), k + c * plan_.tokens + n);
+    }
+    for (int64_t n = std::max<int64_t>(0, at.state.keys - first); n < count; ++n)
+      for (int64_t c = 0; c < a_.d; ++c)
+        k[c * plan_.tokens + n] = c_.key_in_tail(row, at.state, at.head, first + n, c);
+  }
+
+  // v[token][e_pad].
+  void load_values(const At& at, int64_t first, int64_t count, const bool* absent, float* v) const {
+    const int64_t words = c_.group / c_.word_codes(), row = at.q.key_batch;
+    uint32_t room[kWordsMost];
+    for (int64_t n = 0; n < count; ++n, v += e_pad_) {
+      const int64_t j = first + n;
+      std::fill(v + a_.e, v + e_pad_, 0.0f);
+      if (absent[n]) {
+        std::fill_n(v, a_.e, 0.0f);
+        continue;
+      }
+      if (j >= at.state.values) {
+        host::load_row(
+            simd_, c_.v_tail.data, c_.dtype,
+            c_.v_tail.at<uint16_t>(row, j % c_.ring(), at.head) - c_.v_tail.as<uint16_t>(),
+            c_.v_tail.stride[3], a_.e, v);
+        continue;
+      }
+      const int64_t id = c_.page_of(row, j), slot = j % c_.page;
+      for (int64_t g = 0; g < a_.e / c_.group; ++g)
+        simd_.unpack(c_.group,
+                     words_of(c_.v_code.at<uint32_t>(id, slot, at.head, g * words),
+                              c_.v_code.stride[3], words, room),
+                     c_.bits, to_float(*c_.v_scale.at<F16>(id, slot, at.head, g)),
+                     to_float(*c_.v_zero.at<F16>(id, slot, at.head, g)), v + g * c_.group);
+    }
+  }
+
+  // o = shrink o + p' v.  seen, where a row may not see a key: 0 * NaN is NaN.
+  void add(const At& at, const RowTile& rows, int64_t first, int64_t count, void* room,
+           const bool* absent, const float* shrink, const bool* seen) const {
+    float *p = plan_.room.x.at(room), *o = plan_.room.o.at(room), *v = plan_.room.v.at(room);
+    load_values(at, first, count, absent, v);
+    const int64_t lanes = rows.lanes;
+    if (seen && !simd_.finite(count, a_.e, v, e_pad_))
+      return host::add_values(simd_, rows.count, lanes, count, p, {v, e_pad_}, a_.e, shrink, o,
+                              e_pad_, [&](int64_t j, int64_t r) { return seen[j * lanes + r]; });
+    simd_.gemm({rows.count, e_pad_, count, p, lanes, v, e_pad_, o, e_pad_, shrink, true, true});
+  }
+
+  void finish(const Sequence& q, const RowTile& rows, int r, const float* o,
+              host::SplitRows::State state) const {
+    const int64_t h = rows.head[r];
+    const float* sink = a_.score.sink_logit ? a_.score.sink_logit.at<float>(h) : nullptr;
+    const host::RowEnd end(state, sink);
+    host::store_row(a_.o.data, a_.o_dtype, host::row_offset(a_.o, q, rows.row[r], h),
+                    a_.o.stride[3], a_.e, o, end.factor);
+    if (a_.lse) host::row_slot(a_.lse, q, h, rows.row[r]) = end.lse;
+  }
+
+  void combine(const host::RowPlaces::Place& place) const {
+    const At at = item(place);
+    const RowTile rows = row_tile(at, place.tile);
+    float o[kWidthMost];
+    for (int r = 0; r < rows.count; ++r)
+      finish(at.q, rows, r, o, plan_.split.combine(base_, row_index(at.q, rows, r), o));
+  }
+
+  const DecodePlan& plan_;
+  const Attend& a_;
+  const kv::Cache& c_;
+  const host::Simd& simd_;
+  const int64_t d_pad_, e_pad_;
+  void* base_;
+};
+
+}  // namespace
+
+extern const Kernel<KvDecode> kv_decode_host = {
+    "", [](const Context& ctx, const KvDecode& x, Plan& plan) {
+      const Attend& a = x.attend;
+      const int64_t group = x.cache.group;
+      DecodePlan p{};
+      p.x = x, p.packed = a.h ? a.h / a.g : 1, p.tokens = kTokensMost / group * group;
+      const int64_t d_pad = host::padded(a.d), e_pad = host::padded(a.e);
+      Layout worker;
+      p.room.rows = worker.add<float>(kRows * d_pad), p.room.q = worker.add<float>(kRows * a.d);
+      p.room.x = worker.add<float>(kRows * p.tokens), p.room.o = worker.add<float>(kRows * e_pad);
+      p.room.k = worker.add<float>(p.tokens * a.d), p.room.v = worker.add<float>(p.tokens * e_pad);
+      const int64_t heads = a.h ? a.g : 0, items = a.sequences.count * heads;
+      const int64_t tiles = host::ceil_div(a.sequences.query_max * p.packed, kRows);
+      p.tiles = host::RowTiles(a.sequences.count, heads, plan.workspace);
+      p.split = host::SplitRows(host::forward_parts(a.splits, items * tiles, a.sequences.key_max),
+                                a.b * a.s * a.h, a.e, plan.workspace);
+      p.scratch = host::WorkerScratch(
+          ctx, static_cast<double>(items) * static_cast<double>(tiles * p.split.parts), worker,
+          plan.workspace);
+      host::host_plan<Decode>(plan, p, host::shape_name(a.dtype, a.d));
+      return Text();
+    }};
+
+}  // namespace fovea

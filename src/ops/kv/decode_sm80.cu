@@ -1,0 +1,845 @@
+// SPDX-License-Identifier: Apache-2.0
+// x_kv_decode on tensor cores, from the codes as they are: of a group of 32 keys, channel c
+//   x_j = sum_c (q_c scale_c) code_jc + sum_c q_c zero_c
+//   o_c = sum_j (p_j scale_j) code_jc + sum_j p_j zero_j
+// A block owns a row tile of a key head and a split of the tokens whose keys and values are both
+// codes; one more split has the later tokens, formed as 16-bit numbers.  A warp owns every fourth
+// tile of 32 tokens, a group of keys, with an online softmax of its own.
+//
+// Operands.  Codes are the a operand: tokens, then channels, as rows.  Heads are the columns.  A
+// code at bit n of a 16-bit half is the f16 number code 2^(n - 24), so masks alone unpack it, and
+// sums are multiplied by 2^(24 - n) at the end.  q is f16 times a power of two of its row.
+//   lane (r, t) = (lane / 4, lane % 4) has of a word's codes part r, four of them, i = 0 .. 3
+//   scores   row r is token 4 r + i, k is channel 4 t + 0 .. 3 of 16
+//   values   row r is channel 4 r + i of 32, k is token 8 t + i and 8 t + 4 + i
+//   P        sums of scores, packed and transposed by movmatrix, are the b operand of values
+//
+// Shared memory, a ring of kStages for each warp: codes of a tile, scales and zeros.  A pad after
+// each 8 tokens spreads values over the banks; chunks of keys of 4 bits are swizzled for the same.
+// When all tiles are read, the warps' sums lie there for the merge.
+#include <algorithm>
+
+#include "core/fields.h"
+#include "core/reasons.h"
+#include "cuda/block/softmax.cuh"
+#include "cuda/loop/combine.cuh"
+#include "cuda/loop/source.cuh"
+#include "cuda/tile/convert.cuh"
+#include "cuda/tile/copy.cuh"
+#include "cuda/tile/mma_sm80.cuh"
+#include "cuda/tile/order.cuh"
+#include "ops/kv/kernels.h"
+
+namespace fovea {
+namespace cuda {
+namespace {
+
+constexpr char kOp[] = "x_kv_decode";
+constexpr int kWarps = 4;
+constexpr int kTokens = 32;  // of a tile: a group
+constexpr int kLate = 16;    // tokens of a tile of formed numbers
+constexpr int kRowsMost = 16;
+constexpr float kLowest = -INFINITY;
+
+struct KvSplit {
+  Attend a;
+  kv::Cache cache;
+  int packed;      // query heads of a key head
+  int row_tiles;   // of a sequence
+  int splits;      // of codes; partials have one more
+  int page_tiles;  // tiles of a page
+  Partials out;
+};
+
+// Where things lie in a stage, in bytes.
+template <int Bits, int Width>
+struct Stage {
+  static constexpr int kKeyBytes = Width * Bits * 4, kScaleBytes = Width * 2;
+  static constexpr int kRow = Width * Bits / 8;  // of a value
+  static constexpr int kGroups = Width / kTokens;
+  static constexpr int kKeyScale = kKeyBytes, kKeyZero = kKeyScale + kScaleBytes;
+  static constexpr int kValues = kKeyZero + kScaleBytes;
+  static constexpr int kValueScale = kValues + kTokens * kRow + 64;
+  static constexpr int kValueZero = kValueScale + kTokens * 8 + 32;
+  static constexpr int kBytes = kValueZero + kTokens * 8 + 32;
+  static constexpr int kStages = Bits == 2 ? 4 : 3;
+
+  static __device__ int value(int token) { return kValues + token * kRow + token / 8 * 16; }
+  static __device__ int value_scale(int token) { return token * 8 + token / 8 * 8; }
+  static __device__ int key_chunk(int n) { return Bits == 4 ? n ^ (n >> 3 & 1) : n; }
+};
+
+// What a row tile of a sequence sees.
+struct Tile {
+  Sequence q;
+  int64_t row;            // of the cache
+  int head, first, rows;  // first packed row, and how many there are
+  int length, keys, values, low, high;
+};
+
+__device__ inline int limit_low(const Window& w, int64_t p) {
+  return w.left > 0 && p - w.left + 1 > 0 ? static_cast<int>(p - w.left + 1) : 0;
+}
+__device__ inline int limit_high(const Window& w, int64_t p, int length) {
+  return w.right > 0 && p + w.right < length ? static_cast<int>(p + w.right) : length;
+}
+
+__device__ inline uint32_t word_at(uint32_t address) {
+  uint32_t x;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
+  return x;
+}
+__device__ inline uint32_t half_at(uint32_t address) {
+  uint16_t x;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(address) : "memory");
+  return x;
+}
+__device__ inline uint2 pair_at(uint32_t address) {
+  uint2 x;
+  asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(address) : "memory");
+  return x;
+}
+__device__ inline uint32_t transposed(uint32_t x) {
+  uint32_t y;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
+}
+__device__ inline uint32_t times(uint32_t x, uint32_t y) {
+  uint32_t z;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+  return z;
+}
+__device__ inline void copy_async_4(uint32_t to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
+
+// The four codes of part r of two words, as f16 pairs: i = 0 .. 3.
+template <int Bits>
+__device__ inline void unpack(uint32_t x, uint32_t y, uint32_t select, uint32_t (&to)[4]) {
+  const uint32_t both = __byte_perm(x, y, select);
+  if constexpr (Bits == 2) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to[i] = both & 0x00030003u << (2 * i);
+  } else {
+    const uint32_t high = both >> 8;
+    to[0] = both & 0x000f000fu, to[1] = both & 0x00f000f0u;
+    to[2] = high & 0x000f000fu, to[3] = high & 0x00f000f0u;
+  }
+}
+template <int Bits>
+__device__ constexpr float weight_of(int i) {
+  const int bit = Bits == 2 ? 2 * i : i % 2 * 4;
+  return static_cast<float>(1 << (24 - bit));
+}
+
+// A warp's softmax of 8 Columns packed rows; row 8 n + 2 t + k of lane (r, t).
+template <int Columns>
+struct Softmax {
+  float top[Columns][2], sum[Columns][2];
+  __device__ Softmax() {
+#pragma unroll
+    for (int n = 0; n < Columns; ++n)
+#pragma unroll
+      for (int k = 0; k < 2; ++k) top[n][k] = kLowest, sum[n][k] = 0;
+  }
+  // x becomes 2^(x - top); `o` shrinks.
+  template <int N, int Tiles>
+  __device__ void step(float (&x)[N][Columns][4], float (&o)[Tiles][Columns][4]) {
+#pragma unroll
+    for (int n = 0; n < Columns; ++n)
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        float most = kLowest;
+#pragma unroll
+        for (int i = 0; i < N; ++i) most = fmaxf(most, fmaxf(x[i][n][k], x[i][n][k + 2]));
+#pragma unroll
+        for (int lane = 4; lane < 32; lane *= 2)
+          most = fmaxf(most, __shfl_xor_sync(~0u, most, lane));
+        const float next = fmaxf(top[n][k], most), base = next == kLowest ? 0.f : next;
+        const float shrink = exp2f(top[n][k] - base);
+        top[n][k] = next;
+        float add = 0;
+#pragma unroll
+        for (int i = 0; i < N; ++i)
+#pragma unroll
+          for (int half = 0; half < 2; ++half) {
+            float& one = x[i][n][k + 2 * half];
+            one = exp2f(one - base), add += one;
+          }
+        sum[n][k] = sum[n][k] * shrink + add;
+        if (shrink != 1.f)
+#pragma unroll
+          for (int w = 0; w < Tiles; ++w) o[w][n][k] *= shrink, o[w][n][k + 2] *= shrink;
+      }
+  }
+  __device__ float total(int n, int k) const {
+    float all = sum[n][k];
+#pragma unroll
+    for (int lane = 4; lane < 32; lane *= 2) all += __shfl_xor_sync(~0u, all, lane);
+    return all;
+  }
+};
+
+// ---- tokens whose keys and values are codes
+
+template <int Dtype, int Bits, int Width, int Columns>
+class Codes {
+  using S = Stage<Bits, Width>;
+  static constexpr int kTiles = Width / 16;
+
+ public:
+  float o[kTiles + 1][Columns][4] = {};  // the last: sums of zeros
+  Softmax<Columns> softmax;
+
+  __device__ Codes(const KvSplit& f, const Tile& tile, uint32_t shared)
+      : f_(f), tile_(tile), shared_(shared), r_(threadIdx.x % 32 / 4), t_(threadIdx.x % 4) {
+    const int part = Bits == 2 ? r_ % 4 : r_ % 2 * 2, next = Bits == 2 ? part : part + 1;
+    select_ = part | next << 4 | (4 + part) << 8 | (4 + next) << 12;
+    load_q();
+#pragma unroll
+    for (int n = 0; n < Columns; ++n)
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const int m = tile.first + 8 * n + 2 * t_ + k;
+        const int64_t p = m / f.packed + tile.length - tile.q.rows;
+        low_[n][k] = limit_low(f.a.mask.window, p);
+        high_[n][k] = min(limit_high(f.a.mask.window, p, tile.length), tile.values);
+      }
+  }
+
+  __device__ int page(int tile) const {
+    const uint32_t number = static_cast<uint32_t>(tile) / static_cast<uint32_t>(f_.page_tiles);
+    return *f_.cache.page_table.at<int32_t>(tile_.row, static_cast<int64_t>(number));
+  }
+  __device__ bool there(int id) const {
+    return id >= 0 && id < f_.cache.pool;
+  }
+
+  __device__ void copy(int tile, int id, int stage) const {
+    const kv::Cache& c = f_.cache;
+    const int lane = threadIdx.x % 32;
+    const int block =
+        static_cast<int>(static_cast<uint32_t>(tile) % static_cast<uint32_t>(f_.page_tiles));
+    const uint32_t to = shared_ + stage * S::kBytes;
+    const auto* keys =
+        c.k_code.at<unsigned char>(0) + 4 * (id * c.k_code.stride[0] + block * c.k_code.stride[1] +
+                                             tile_.head * c.k_code.stride[2]);
+#pragma unroll
+    for (int i = 0; i < S::kKeyBytes / 512; ++i) {
+      const int n = lane + i * 32;
+      copy_async(to + S::key_chunk(n) * 16, keys + n * 16, true);
+    }
+    constexpr int kChunks = S::kScaleBytes / 16;
+    const View<4>& of = lane < 16 ? c.k_scale : c.k_zero;
+    if (lane % 16 < kChunks)
+      copy_async(to + (lane < 16 ? S::kKeyScale : S::kKeyZero) + lane % 16 * 16,
+                 of.at<uint16_t>(id, block, tile_.head) + lane % 16 * 8, true);
+    const auto* values = c.v_code.at<unsigned char>(0) +
+                         4 * (id * c.v_code.stride[0] + block * kTokens * c.v_code.stride[1] +
+                              tile_.head * c.v_code.stride[2]);
+    constexpr int kRowChunks = S::kRow / 16;
+#pragma unroll
+    for (int i = 0; i < kRowChunks; ++i) {
+      const int n = lane + i * 32, token = n / kRowChunks, chunk = n % kRowChunks;
+      copy_async(to + S::value(token) + chunk * 16,
+                 values + 4 * token * c.v_code.stride[1] + chunk * 16, true);
+    }
+    const uint32_t row = to + S::value_scale(lane);
+    const auto* scale = c.v_scale.at<uint16_t>(id, block * kTokens + lane, tile_.head);
+    const auto* zero = c.v_zero.at<uint16_t>(id, block * kTokens + lane, tile_.head);
+    if constexpr (S::kGroups == 4) {
+      copy_async_8(row + S::kValueScale, scale), copy_async_8(row + S::kValueZero, zero);
+    } else {
+      copy_async_4(row + S::kValueScale, scale), copy_async_4(row + S::kValueZero, zero);
+    }
+  }
+
+  __device__ void step(int tile, int stage) {
+    const uint32_t at = shared_ + stage * S::kBytes;
+    const int first = tile * kTokens;
+    const bool cut = first < tile_.low || first + kTokens > min(tile_.high, tile_.values);
+    if (cut) hide(first, at);
+    float x[2][Columns][4];
+    scores(at, x);
+    if (masked(first)) mask(first, x);
+    softmax.step(x, o);
+    values(at, x);
+  }
+
+ private:
+  // q of the lane's rows as f16 over a power of two, channels 4 t + 0 .. 3 of each 16.
+  __device__ void load_q() {
+#pragma unroll
+    for (int n = 0; n < Columns; ++n) {
+      const int m = tile_.first + 8 * n + r_;
+      const bool inside = m < tile_.rows;
+      const int i = m / f_.packed, h = tile_.head * f_.packed + m % f_.packed;
+      const uint16_t* from =
+          f_.a.q.as<uint16_t>() + row_offset(tile_.q, i, h, f_.a.q.stride) + 4 * t_;
+      uint2 words[kTiles];
+      float most = 0;
+#pragma unroll
+      for (int k = 0; k < kTiles; ++k) {
+        words[k] = inside ? *reinterpret_cast<const uint2*>(from + 16 * k) : uint2{0, 0};
+        const float2 x = pair_of<Dtype>(words[k].x), y = pair_of<Dtype>(words[k].y);
+        most = fmaxf(most, fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(y.x), fabsf(y.y))));
+      }
+      most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+      most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+      // 2^-e and 2^e of the largest; 1 where it is 0, subnormal or infinite.
+      const uint32_t e = __float_as_uint(most) >> 23;
+      const bool plain = e > 1 && e < 253;
+      const float down = plain ? __uint_as_float((254 - e) << 23) : 1.f;
+      const float up = plain ? __uint_as_float(e << 23) : 1.f;
+#pragma unroll
+      for (int k = 0; k < kTiles; ++k) {
+        const float2 x = pair_of<Dtype>(words[k].x), y = pair_of<Dtype>(words[k].y);
+        q_[k][n][0] = pack<FOVEA_F16>(x.x * down, x.y * down);
+        q_[k][n][1] = pack<FOVEA_F16>(y.x * down, y.y * down);
+      }
+      // The factor of rows 2 t and 2 t + 1.
+#pragma unroll
+      for (int k = 0; k < 2; ++k)
+        factor_[n][k] = __shfl_sync(~0u, up, (2 * t_ + k) * 4) * f_.a.score.scale * kLog2E;
+    }
+  }
+
+  // Values of tokens outside of what any row sees may be anything.
+  __device__ void hide(int first, uint32_t at) const {
+    const int lane = threadIdx.x % 32, j = first + lane;
+    if (j < tile_.low || j >= min(tile_.high, tile_.values)) {
+      const uint32_t row = at + S::value_scale(lane);
+      for (const int part : {S::kValueScale, S::kValueZero})
+        asm volatile("st.shared.v2.b32 [%0], {%1, %1};" ::"r"(row + part), "r"(0) : "memory");
+    }
+    __syncwarp();
+  }
+
+  // x[ip][column]: tokens 4 r + 2 ip, then 4 r + 2 ip + 1.
+  __device__ void scores(uint32_t at, float (&x)[2][Columns][4]) const {
+    float zero[Columns][4] = {};
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+#pragma unroll
+      for (int n = 0; n < Columns; ++n)
+#pragma unroll
+        for (int c = 0; c < 4; ++c) x[i][n][c] = 0;
+    // Word of part r; channels are Bits words apart.
+    const uint32_t keys = at + (Bits == 2 ? r_ / 4 : r_ / 2) * 4;
+#pragma unroll
+    for (int k = 0; k < kTiles; ++k) {
+      uint32_t words[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        // key_chunk, with what it flips as a number of the lane.
+        const int flip = Bits == 4 ? t_ / 2 : 0;
+        words[i] = word_at(keys + (16 * k + 4 * t_ + (i ^ flip)) * Bits * 4);
+      }
+      const uint2 scale = pair_at(at + S::kKeyScale + (16 * k + 4 * t_) * 2);
+      const uint2 off = pair_at(at + S::kKeyZero + (16 * k + 4 * t_) * 2);
+      uint32_t low[4], high[4];
+      unpack<Bits>(words[0], words[1], select_, low);
+      unpack<Bits>(words[2], words[3], select_, high);
+      const uint32_t a[2][4] = {{low[0], low[1], high[0], high[1]},
+                                {low[2], low[3], high[2], high[3]}};
+      const uint32_t z[4] = {off.x, off.x, off.y, off.y};
+#pragma unroll
+      for (int n = 0; n < Columns; ++n) {
+        const uint32_t b0 = times(q_[k][n][0], scale.x), b1 = times(q_[k][n][1], scale.y);
+        mma<FOVEA_F16>(x[0][n], a[0], b0, b1);
+        mma<FOVEA_F16>(x[1][n], a[1], b0, b1);
+        mma<FOVEA_F16>(zero[n], z, q_[k][n][0], q_[k][n][1]);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+#pragma unroll
+      for (int n = 0; n < Columns; ++n)
+#pragma unroll
+        for (int c = 0; c < 4; ++c)
+          x[i][n][c] =
+              fmaf(x[i][n][c], weight_of<Bits>(2 * i + c / 2), zero[n][c % 2]) * factor_[n][c % 2];
+  }
+
+  __device__ bool masked(int first) const {
+    bool any = false;
+#pragma unroll
+    for (int n = 0; n < Columns; ++n)
+#pragma unroll
+      for (int k = 0; k < 2; ++k) any = any || first < low_[n][k] || first + kTokens > high_[n][k];
+    return __any_sync(~0u, any);
+  }
+  __device__ void mask(int first, float (&x)[2][Columns][4]) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+#pragma unroll
+      for (int n = 0; n < Columns; ++n)
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+          const int j = first + 4 * r_ + 2 * i + c / 2;
+          if (j < low_[n][c % 2] || j >= high_[n][c % 2]) x[i][n][c] = kLowest;
+        }
+  }
+
+  __device__ void values(uint32_t at, const float (&x)[2][Columns][4]) {
+    // p[i]: tokens 8 t + i and 8 t + 4 + i of row r.
+    uint32_t p[4][Columns];
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+#pragma unroll
+      for (int n = 0; n < Columns; ++n)
+        p[i][n] = transposed(pack<FOVEA_F16>(x[i / 2][n][i % 2 * 2], x[i / 2][n][i % 2 * 2 + 1]));
+    const uint32_t scales = at + S::kValueScale + S::value_scale(8 * t_);
+    const uint32_t zeros = at + S::kValueZero + S::value_scale(8 * t_) + r_ % S::kGroups * 2;
+    const uint32_t words = at + S::value(8 * t_) + (Bits == 2 ? r_ / 4 : r_ / 2) * 4;
+#pragma unroll
+    for (int step = 0; step < 2; ++step) {
+      uint32_t scale[2][S::kGroups], z[4] = {};
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const int i = 2 * step + k;
+        z[2 * k] = half_at(zeros + i * 8) | half_at(zeros + (i + 4) * 8) << 16;
+        if constexpr (S::kGroups == 4) {
+          const uint2 one = pair_at(scales + i * 8), two = pair_at(scales + (i + 4) * 8);
+          scale[k][0] = __byte_perm(one.x, two.x, 0x5410);
+          scale[k][1] = __byte_perm(one.x, two.x, 0x7632);
+          scale[k][2] = __byte_perm(one.y, two.y, 0x5410);
+          scale[k][3] = __byte_perm(one.y, two.y, 0x7632);
+        } else {
+          const uint32_t one = word_at(scales + i * 8), two = word_at(scales + (i + 4) * 8);
+          scale[k][0] = __byte_perm(one, two, 0x5410), scale[k][1] = __byte_perm(one, two, 0x7632);
+        }
+      }
+#pragma unroll
+      for (int n = 0; n < Columns; ++n)
+        mma<FOVEA_F16>(o[kTiles][n], z, p[2 * step][n], p[2 * step + 1][n]);
+#pragma unroll
+      for (int g = 0; g < S::kGroups; ++g) {
+        uint32_t first[4], second[4];
+        const uint32_t row = words + g * Bits * 4 + 2 * step * S::kRow;
+        unpack<Bits>(word_at(row), word_at(row + 4 * S::kRow), select_, first);
+        unpack<Bits>(word_at(row + S::kRow), word_at(row + 5 * S::kRow), select_, second);
+        const uint32_t a[2][4] = {{first[0], first[1], second[0], second[1]},
+                                  {first[2], first[3], second[2], second[3]}};
+#pragma unroll
+        for (int n = 0; n < Columns; ++n) {
+          const uint32_t b0 = times(p[2 * step][n], scale[0][g]);
+          const uint32_t b1 = times(p[2 * step + 1][n], scale[1][g]);
+          mma<FOVEA_F16>(o[2 * g][n], a[0], b0, b1);
+          mma<FOVEA_F16>(o[2 * g + 1][n], a[1], b0, b1);
+        }
+      }
+    }
+  }
+
+  const KvSplit& f_;
+  const Tile& tile_;
+  const uint32_t shared_;
+  const int r_, t_;
+  uint32_t select_;
+  uint32_t q_[kTiles][Columns][2];
+  float factor_[Columns][2];
+  int low_[Columns][2], high_[Columns][2];
+};
+
+// ---- later tokens, as 16-bit numbers
+
+template <int Dtype, int Bits, int Width, int Columns>
+class Late {
+  static constexpr int kTiles = Width / 16, kRow = (Width + 8) * 2;  // bytes
+
+ public:
+  static constexpr int kBytes = 2 * kLate * kRow;
+  float o[kTiles + 1][Columns][4] = {};
+  Softmax<Columns> softmax;
+
+  __device__ Late(const KvSplit& f, const Tile& tile, unsigned char* shared)
+      : f_(f), tile_(tile), keys_(shared), values_(shared + kLate * kRow) {
+    const int r = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int n = 0; n < Columns; ++n) {
+      const int m = tile.first + 8 * n + r;
+      const int i = m / f.packed, h = tile.head * f.packed + m % f.packed;
+      const auto* from = f.a.q.as<uint16_t>() + row_offset(tile.q, i, h, f.a.q.stride) + 2 * t;
+#pragma unroll
+      for (int k = 0; k < kTiles; ++k)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          q_[k][n][half] =
+              m < tile.rows ? *reinterpret_cast<const uint32_t*>(from + 16 * k + 8 * half) : 0;
+    }
+  }
+
+  // Tokens [first, first + 16), a multiple of 16.
+  __device__ void step(int first) {
+    const int low = max(tile_.low, tile_.values);
+    const bool codes = first < tile_.keys;
+    const int64_t id = codes ? f_.cache.page_of(tile_.row, first) : 0;
+    if (id < 0) return;
+    __syncwarp();
+    codes ? form(id, first) : rows(f_.cache.k_tail, keys_, first, low, tile_.keys, 0);
+    rows(f_.cache.v_tail, values_, first, low, 0, static_cast<int>(f_.cache.ring()));
+    __syncwarp();
+    const int lane = threadIdx.x % 32, r = lane / 4, t = lane % 4;
+    float x[1][Columns][4] = {};
+    const uint32_t k_row = shared_address(keys_) + outer_row(lane) * kRow + outer_chunk(lane) * 16;
+#pragma unroll
+    for (int k = 0; k < kTiles; ++k) {
+      uint32_t a[4];
+      load_matrices(a, k_row + k * 32);
+#pragma unroll
+      for (int n = 0; n < Columns; ++n) mma<Dtype>(x[0][n], a, q_[k][n][0], q_[k][n][1]);
+    }
+    const Window& w = f_.a.mask.window;
+#pragma unroll
+    for (int n = 0; n < Columns; ++n)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const int m = tile_.first + 8 * n + 2 * t + c % 2, j = first + r + c / 2 * 8;
+        const int64_t p = m / f_.packed + tile_.length - tile_.q.rows;
+        const bool sees = j >= max(limit_low(w, p), low) && j < limit_high(w, p, tile_.length);
+        x[0][n][c] = sees ? x[0][n][c] * f_.a.score.scale * kLog2E : kLowest;
+      }
+    softmax.step(x, o);
+    const uint32_t v_row =
+        shared_address(values_) + inner_row(lane) * kRow + inner_chunk(lane) * 16;
+    uint32_t p[Columns][2];
+#pragma unroll
+    for (int n = 0; n < Columns; ++n)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        p[n][half] = transposed(pack<Dtype>(x[0][n][2 * half], x[0][n][2 * half + 1]));
+#pragma unroll
+    for (int k = 0; k < kTiles; ++k) {
+      uint32_t a[4];
+      load_matrices_transposed(a, v_row + k * 32);
+#pragma unroll
+      for (int n = 0; n < Columns; ++n) mma<Dtype>(o[k][n], a, p[n][0], p[n][1]);
+    }
+  }
+
+ private:
+  // Rows of a tail: token j is in slot j - begin, or j % ring; zeros of tokens that nobody sees.
+  __device__ void rows(const View<4>& tail, unsigned char* to, int first, int low, int begin,
+                       int ring) const {
+    constexpr int kChunks = Width / 8;
+    for (int i = threadIdx.x % 32; i < kLate * kChunks; i += 32) {
+      const int row = i / kChunks, chunk = i % kChunks, j = first + row;
+      uint4 x{};
+      if (j >= low && j < tile_.high)
+        x = *reinterpret_cast<const uint4*>(
+            tail.at<uint16_t>(tile_.row, ring ? j % ring : j - begin, tile_.head) + chunk * 8);
+      *reinterpret_cast<uint4*>(to + row * kRow + chunk * 16) = x;
+    }
+  }
+  // Keys of a group that has been quantised, two channels of a lane.
+  __device__ void form(int64_t id, int first) const {
+    const kv::Cache& c = f_.cache;
+    const int slot = first % static_cast<int>(c.page);
+    const int64_t block = slot / kTokens;
+    const int begin = slot % kTokens;  // 0 or 16
+    constexpr int kCodes = 32 / Bits;
+#pragma unroll
+    for (int i = 0; i < Width / 64; ++i) {
+      const int channel = 2 * (threadIdx.x % 32) + 64 * i;
+      const float2 scale = pair_of<FOVEA_F16>(*reinterpret_cast<const uint32_t*>(
+          c.k_scale.at<uint16_t>(id, block, tile_.head, channel)));
+      const float2 zero = pair_of<FOVEA_F16>(*reinterpret_cast<const uint32_t*>(
+          c.k_zero.at<uint16_t>(id, block, tile_.head, channel)));
+#pragma unroll
+      for (int w = 0; w < kLate / kCodes; ++w) {
+        const int word = begin / kCodes + w;
+        const uint32_t one = *c.k_code.at<uint32_t>(id, block, tile_.head, channel, word);
+        const uint32_t two = *c.k_code.at<uint32_t>(id, block, tile_.head, channel + 1, word);
+#pragma unroll
+        for (int n = 0; n < kCodes; ++n) {
+          const auto code = [&](uint32_t x) {
+            return static_cast<float>(x >> (n * Bits) & ((1u << Bits) - 1));
+          };
+          *reinterpret_cast<uint32_t*>(keys_ + (w * kCodes + n) * kRow + channel * 2) =
+              pack<Dtype>(fmaf(code(one), scale.x, zero.x), fmaf(code(two), scale.y, zero.y));
+        }
+      }
+    }
+  }
+
+  const KvSplit& f_;
+  const Tile& tile_;
+  unsigned char *const keys_, *const values_;
+  uint32_t q_[kTiles][Columns][2];
+};
+
+// ---- the sums of a block's warps
+
+// Where a lane's sums of a warp go: unnormalised o, beside it sums of zeros of the groups.
+template <int Bits, int Width, int Columns, bool AsCodes, class Sums>
+__device__ void save(const Sums& mine, float* to, float* top, float* total) {
+  constexpr int kPitch = Width + 8;
+  const int lane = threadIdx.x % 32, r = lane / 4, t = lane % 4;
+#pragma unroll
+  for (int n = 0; n < Columns; ++n)
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const int row = 8 * n + 2 * t + k;
+      float* o = to + row * kPitch;
+#pragma unroll
+      for (int w = 0; w < Width / 16; ++w)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const float x = mine.o[w][n][k + 2 * half];
+          const int i = w % 2 * 2 + half;
+          if (AsCodes)
+            o[w / 2 * 32 + 4 * r + i] = x * weight_of<Bits>(i);
+          else
+            o[w * 16 + r + 8 * half] = x;
+        }
+      o[Width + r] = AsCodes ? mine.o[Width / 16][n][k] : 0.f;
+      const float all = mine.softmax.total(n, k);
+      if (r == 0) top[row] = mine.softmax.top[n][k], total[row] = all;
+    }
+}
+
+template <int Width, int Columns>
+__device__ void merge(const KvSplit& f, const Tile& tile, int split, const float* sums,
+                      const float* top, const float* total) {
+  constexpr int kPitch = Width + 8, kRows = 8 * Columns;
+  for (int i = threadIdx.x; i < kRows * Width; i += kWarps * 32) {
+    const int row = i / Width, c = i % Width, m = tile.first + row;
+    if (m >= tile.rows) break;
+    float most = kLowest, all = 0, o = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) most = fmaxf(most, top[w * kRows + row]);
+    const float base = most == kLowest ? 0.f : most;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      const float by = exp2f(top[w * kRows + row] - base);
+      const float* from = sums + (w * kRows + row) * kPitch;
+      all += total[w * kRows + row] * by;
+      o += (from[c] + from[Width + c / kTokens]) * by;
+    }
+    const int64_t token = tile.q.batch * f.a.s + tile.q.row_begin + m / f.packed;
+    const int64_t h = tile.head * f.packed + m % f.packed;
+    f.out.o_row(split, token, h)[c] = all == 0 ? 0.f : o / all;
+    if (c == 0) *f.out.lse_row(split, token, h) = all == 0 ? kLowest : (base + log2f(all)) * kLn2;
+  }
+}
+
+template <int Dtype, int Bits, int Width, int Columns>
+struct Block {
+  using S = Stage<Bits, Width>;
+  using L = Late<Dtype, Bits, Width, Columns>;
+  static constexpr int kRows = 8 * Columns;
+  static constexpr int kRing = kWarps * S::kStages * S::kBytes;
+  static constexpr int kSums = kWarps * kRows * (Width + 8) * 4;
+  static constexpr int kLateBytes = kWarps * L::kBytes;
+  static constexpr int kStats = kSums > kRing ? (kSums > kLateBytes ? kSums : kLateBytes)
+                                              : (kRing > kLateBytes ? kRing : kLateBytes);
+  static constexpr int kBytes = kStats + 2 * kWarps * kRows * 4;
+};
+
+template <int Dtype, int Bits, int Width, int Columns>
+__device__ void attend_codes(const KvSplit& f, const Tile& tile, int split, unsigned char* shared,
+                             float* sums, float* top, float* total) {
+  using S = Stage<Bits, Width>;
+  constexpr int kStages = S::kStages;
+  const int warp = threadIdx.x / 32;
+  const int low = tile.low / kTokens;
+  const int end = (min(tile.high, tile.values) + kTokens - 1) / kTokens;
+  const SplitRange range = split_range(max(end - low, 0), f.splits, split);
+  const int first = low + static_cast<int>(range.begin) + warp;
+  const int last = low + static_cast<int>(range.end);
+  const int count = first < last ? (last - first + kWarps - 1) / kWarps : 0;
+  Codes<Dtype, Bits, Width, Columns> mine(f, tile,
+                                          shared_address(shared) + warp * kStages * S::kBytes);
+  uint32_t there = 0;  // bit n: tile n of 32 has a page
+  const auto ask = [&](int it) { return it < count ? mine.page(first + it * kWarps) : -1; };
+  const auto copy = [&](int it, int id, int stage) {
+    const bool is = it < count && mine.there(id);
+    there = (there & ~(1u << it % 32)) | (is ? 1u << it % 32 : 0);
+    if (is) mine.copy(first + it * kWarps, id, stage);
+    copy_commit();
+  };
+#pragma unroll
+  for (int it = 0; it < kStages - 1; ++it) copy(it, ask(it), it);
+  int next = ask(kStages - 1), stage = 0;
+  for (int it = 0; it < count; ++it) {
+    copy_wait<kStages - 2>();
+    __syncwarp();
+    const int ahead = it + kStages - 1;
+    copy(ahead, next, stage ? stage - 1 : kStages - 1);
+    next = ask(ahead + 1);
+    if (there >> it % 32 & 1) mine.step(first + it * kWarps, stage);
+    stage = stage == kStages - 1 ? 0 : stage + 1;
+  }
+  copy_wait<0>();
+  __syncthreads();
+  save<Bits, Width, Columns, true>(mine, sums, top, total);
+}
+
+template <int Dtype, int Bits, int Width, int Columns>
+__device__ void attend_late(const KvSplit& f, const Tile& tile, unsigned char* shared, float* sums,
+                            float* top, float* total) {
+  using L = Late<Dtype, Bits, Width, Columns>;
+  const int warp = threadIdx.x / 32;
+  L mine(f, tile, shared + warp * L::kBytes);
+  const int begin = max(tile.low, tile.values) / kLate * kLate;
+  for (int j = begin + warp * kLate; j < tile.high; j += kWarps * kLate) mine.step(j);
+  __syncthreads();
+  save<Bits, Width, Columns, false>(mine, sums, top, total);
+}
+
+// Work: the later tokens of all row tiles first, then split by split.
+template <int Dtype, int Bits, int Width, int Columns>
+__global__ void __launch_bounds__(kWarps * 32, Columns == 1  ? 4
+                                               : Width == 64 ? 3
+                                                             : 2)
+    split_kernel(const __grid_constant__ KvSplit f, int64_t items) {
+  using B = Block<Dtype, Bits, Width, Columns>;
+  extern __shared__ __align__(128) unsigned char shared[];
+  const int64_t w = blockIdx.x;
+  const int64_t item = w % items;
+  const int split = static_cast<int>(w / items);
+  Tile tile;
+  const int64_t rest = item / f.row_tiles;
+  const int64_t sequence = rest / f.a.g;
+  tile.head = static_cast<int>(rest % f.a.g);
+  tile.q = f.a.sequences[sequence];
+  tile.first = static_cast<int>(item % f.row_tiles) * B::kRows;
+  tile.rows = static_cast<int>(tile.q.rows) * f.packed;
+  if (tile.first >= tile.rows) return;
+  tile.row = tile.q.key_batch;
+  kv::State state{};
+  if (tile.row >= 0) state = f.cache.state(tile.row);
+  const int64_t length = min(state.length, f.a.sequences.key_max);
+  tile.length = static_cast<int>(length);
+  tile.keys = static_cast<int>(min(state.keys, length));
+  tile.values = static_cast<int>(min(state.values, length));
+  const int64_t back = length - tile.q.rows;
+  const int until = min(tile.first + B::kRows, tile.rows) - 1;
+  tile.low = limit_low(f.a.mask.window, tile.first / f.packed + back);
+  tile.high = limit_high(f.a.mask.window, until / f.packed + back, tile.length);
+  auto* sums = reinterpret_cast<float*>(shared);
+  auto* stats = reinterpret_cast<float*>(shared + B::kStats);
+  const int warp = threadIdx.x / 32;
+  float *mine = sums + warp * B::kRows * (Width + 8), *top = stats + warp * B::kRows;
+  float* total = top + kWarps * B::kRows;
+  if (split == 0)
+    attend_late<Dtype, Bits, Width, Columns>(f, tile, shared, mine, top, total);
+  else
+    attend_codes<Dtype, Bits, Width, Columns>(f, tile, split - 1, shared, mine, top, total);
+  __syncthreads();
+  merge<Width, Columns>(f, tile, split, sums, stats, stats + kWarps * B::kRows);
+}
+
+// ---- the choice
+
+struct Instance {
+  int32_t dtype;
+  int bits, width, columns, bytes;
+  void (*launch)(Context&, const KvSplit&, int64_t items);
+};
+
+template <int Dtype, int Bits, int Width, int Columns>
+void launch_split(Context& ctx, const KvSplit& f, int64_t items) {
+  launch<split_kernel<Dtype, Bits, Width, Columns>>(ctx, kOp, items * (f.splits + 1), kWarps * 32,
+                                                    Block<Dtype, Bits, Width, Columns>::kBytes, f,
+                                                    items);
+}
+
+#define FOVEA_KV(dtype, bits, width, columns)  \
+  {dtype,                                      \
+   bits,                                       \
+   width,                                      \
+   columns,                                    \
+   Block<dtype, bits, width, columns>::kBytes, \
+   launch_split<dtype, bits, width, columns>},
+#define FOVEA_KV_WIDTHS(dtype, bits) \
+  FOVEA_KV(dtype, bits, 64, 1)       \
+  FOVEA_KV(dtype, bits, 64, 2) FOVEA_KV(dtype, bits, 128, 1) FOVEA_KV(dtype, bits, 128, 2)
+constexpr Instance kInstances[] = {FOVEA_KV_WIDTHS(FOVEA_F16, 2) FOVEA_KV_WIDTHS(
+    FOVEA_F16, 4) FOVEA_KV_WIDTHS(FOVEA_BF16, 2) FOVEA_KV_WIDTHS(FOVEA_BF16, 4)};
+#undef FOVEA_KV_WIDTHS
+#undef FOVEA_KV
+
+// Rows of f16 numbers or of words in chunks of `bytes`.
+template <int N>
+bool aligned(const View<N>& x, int bytes, int element, int rows_from) {
+  if (reinterpret_cast<uintptr_t>(x.data) % bytes) return false;
+  for (int i = 0; i < rows_from; ++i)
+    if (x.stride[i] * element % bytes) return false;
+  return true;
+}
+
+Text refuses(const Context& ctx, const KvDecode& x) {
+  const Attend& a = x.attend;
+  const kv::Cache& c = x.cache;
+  if (device_info(ctx).arch < 80) return reason_capability(device_info(ctx).arch, "8.0 or more");
+  if (a.sequences.query_max > kRowsMost)
+    return reason("rows of a sequence", a.sequences.query_max,
+                  "at most " + Text::number(kRowsMost));
+  if (c.group != kTokens) return reason("group", c.group, "32");
+  if (a.d != 64 && a.d != 128) return reason("d", a.d, "64 or 128");
+  if (a.e != a.d) return reason("e", a.e, Text::number(a.d) + " as in d");
+  if (a.mask.window.sink) return reason_given("sink_keys");
+  const bool words =
+      c.k_code.stride[4] == 1 && c.k_code.stride[3] == c.bits && aligned(c.k_code, 16, 4, 3);
+  if (!words) return "k_code has channels that are not one run of 16-byte pieces";
+  if (c.v_code.stride[3] != 1 || !aligned(c.v_code, 16, 4, 3)) return reason_rows("v_code");
+  for (const auto& [part, name] : {std::pair{&c.k_scale, "k_scale"}, {&c.k_zero, "k_zero"}})
+    if (part->stride[3] != 1 || !aligned(*part, 16, 2, 3)) return reason_rows(name);
+  const int pieces = static_cast<int>(a.e) / kTokens * 2;
+  for (const auto& [part, name] : {std::pair{&c.v_scale, "v_scale"}, {&c.v_zero, "v_zero"}})
+    if (part->stride[3] != 1 || !aligned(*part, pieces, 2, 3))
+      return Text(name) + " has rows that are not contiguous and aligned to their size";
+  for (const auto& [part, name] :
+       {std::pair{&c.k_tail, "k_tail"}, {&c.v_tail, "v_tail"}, {&a.q, "q"}})
+    if (part->stride[3] != 1 || !aligned(*part, 16, 2, 3)) return reason_rows(name);
+  if (a.sequences.capacity >= 1 << 30) return "more than 2^30 keys";
+  return "";
+}
+
+Text offer(const Context& ctx, const KvDecode& x, Plan& plan) {
+  if (Text why = refuses(ctx, x); !why.empty()) return why;
+  const Attend& a = x.attend;
+  const DeviceInfo& device = device_info(ctx);
+  KvSplit f{};
+  f.a = a, f.cache = x.cache;
+  f.packed = static_cast<int>(a.g ? a.h / a.g : 1);
+  f.page_tiles = static_cast<int>(x.cache.page / kTokens);
+  const int64_t rows = a.sequences.query_max * f.packed;
+  const int columns = rows > 8 ? 2 : 1;
+  f.row_tiles = static_cast<int>(std::max<int64_t>(ceil_div(rows, int64_t{8} * columns), 1));
+  const Instance* found = nullptr;
+  for (const Instance& one : kInstances)
+    if (one.dtype == a.dtype && one.bits == x.cache.bits && one.width == a.d &&
+        one.columns == columns)
+      found = &one;
+  if (found->bytes > device.shared_block_bytes)
+    return reason_shared(found->bytes, device.shared_block_bytes);
+  const int64_t items = a.sequences.count * a.g * f.row_tiles;
+  const int64_t tiles =
+      std::max<int64_t>(ceil_div(a.sequences.key_max, int64_t{kTokens * kWarps}), 1);
+  DeviceInfo slots = device;
+  slots.multiprocessors *= std::max(1, device.shared_sm_bytes / (found->bytes + 1024));
+  const int64_t splits =
+      a.splits ? a.splits : auto_splits(items, tiles, 0, a.mask.window.left > 0, slots);
+  f.splits = static_cast<int>(clamp_i64(splits, 1, std::min<int64_t>(tiles, 1023)));
+  if (far_product(items, f.splits + 1) > INT_MAX) return "more than 2^31 blocks of work";
+  const PartialSlots partials(plan.workspace, a, f.splits + 1);
+  plan.kernel += Text(".") + dtype_name(a.dtype) + ".b" + Text::number(x.cache.bits) + ".d" +
+                 Text::number(a.d) + ".rows" + Text::number(8 * columns);
+  plan.launch = [f, found, partials, items](Context& ctx, void* base) mutable {
+    if (!items || !f.a.h || !f.a.sequences.query_max) return;
+    f.out = partials.at(base, f.a, f.splits + 1);
+    found->launch(ctx, f, items);
+    combine(ctx, kOp, f.a, f.out);
+  };
+  return "";
+}
+
+}  // namespace
+}  // namespace cuda
+
+extern const Kernel<KvDecode> kv_decode_sm80 = {"sm80", cuda::offer};
+
+}  // namespace fovea

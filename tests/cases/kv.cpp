@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+// x_kv_append and x_kv_decode: covering arrays of bits, groups, places and lengths; every length
+// around the tails' edges; the shapes that each CUDA kernel has.  Words of their own:
+//   at=n     tokens that the first sequence has before the call; others follow from it
+//   cut=1    decode: lengths as after truncation, tails part full
+//   holes    pages that are absent
+#include "oracle/kv.h"
+
+#include "cases/table.h"
+
+namespace cases {
+namespace {
+
+class KvBuild {
+ public:
+  KvBuild(const char* op, const std::string& words, uint64_t seed) : made(op, words, seed) {
+    std::map<std::string, int64_t> said;
+    for (const std::string& word : contract::split(words))
+      if (const size_t at = word.find('='); at != std::string::npos && word.find('.') > word.size())
+        said[word.substr(0, at)] = std::stoll(word.substr(at + 1));
+    const auto of = [&](const char* name, int64_t otherwise) {
+      return said.count(name) ? said.at(name) : otherwise;
+    };
+    bits_ = of("bits", 2), group_ = of("group", 32), at_ = of("at", -1);
+    holes_ = said.count("holes") != 0, cut_ = said.count("cut") != 0;
+    Letters& x = made.letters;
+    x["residual"] = of("residual", 2 * group_), x["page"] = of("page", 2 * group_);
+    x["pages"] = of("pages", 4), x["e"] = of("e", group_);
+    x["r"] = made.has("query_start") ? 3 : x["b"];
+    if (made.has("query_start")) x["b"] = 1;
+    x["r+1"] = x["r"] + 1;
+    x["rows"] = made.has("cache_row") ? x["r"] + 2 : x["r"];
+    x["pool"] = of("pool", x["pages"] * x["rows"] + 2);
+    x["page_groups"] = x["page"] / group_, x["k_words"] = group_ * bits_ / 32;
+    x["v_words"] = x["e"] * bits_ / 32, x["v_groups"] = x["e"] / group_;
+    x["ring"] = x["residual"] + 1;
+    capacity_ = x["pages"] * x["page"];
+    made.inputs();
+  }
+
+  static harness::Call append(const std::string& words, uint64_t seed) {
+    KvBuild one("x_kv_append", words, seed);
+    one.fill(seed);
+    one.made.outputs();
+    const oracle::KvAppendOracle o(one.made.params<fovea_x_kv_append_params>());
+    one.count({{"k_new", o.k_new}, {"v_new", o.v_new}, {"page_table", o.table}});
+    const oracle::KvAppended& to = o.out;
+    one.made.expect({{"k_code", to.k_code, to.k_code, true},
+                     {"k_scale", to.k_scale, to.k_scale, true},
+                     {"k_zero", to.k_zero, to.k_zero, true},
+                     {"v_code", to.v_code, to.v_code, true},
+                     {"v_scale", to.v_scale, to.v_scale, true},
+                     {"v_zero", to.v_zero, to.v_zero, true},
+                     {"k_tail", to.k_tail, to.k_tail, true},
+                     {"v_tail", to.v_tail, to.v_tail, true},
+                     {"counter", to.counter, to.counter, true}});
+    return std::move(one.made.call);
+  }
+
+  static harness::Call decode(const std::string& words, uint64_t seed) {
+    KvBuild one("x_kv_decode", words, seed);
+    one.fill(seed);
+    one.made.outputs();
+    const auto& p = one.made.params<fovea_x_kv_decode_params>();
+    const oracle::KvDecodeOracle exact(p, oracle::Mode::exact);
+    one.count({{"k_code", exact.k_code},
+               {"k_scale", exact.k_scale},
+               {"k_zero", exact.k_zero},
+               {"v_code", exact.v_code},
+               {"v_scale", exact.v_scale},
+               {"v_zero", exact.v_zero},
+               {"k_tail", exact.k_tail},
+               {"v_tail", exact.v_tail},
+               {"counter", exact.counter},
+               {"page_table", exact.table}});
+    const oracle::KvDecodeOracle rounded(p, oracle::Mode::rounded);
+    const auto a = oracle::forward(exact.a, p.o, p.lse, oracle::Mode::exact);
+    const auto b = oracle::forward(rounded.a, p.o, p.lse, oracle::Mode::rounded);
+    one.made.expect({{"o", a.o, b.o}, {"lse", a.lse, b.lse}});
+    return std::move(one.made.call);
+  }
+
+ private:
+  struct State {
+    int64_t length, keys, values;
+  };
+  // Rows differ: as asked, empty, one token, nearly full, and around the edge of a tail.
+  State state(int64_t row) {
+    const int64_t at = at_ >= 0 ? at_ : capacity_ / 2, residual = made.letters["residual"];
+    const int64_t lengths[] = {at, 0, 1, capacity_ - 1, at + 1, residual};
+    State s{std::min(lengths[row % 6], capacity_), 0, 0};
+    if (s.length > 0) {
+      s.keys = (s.length - 1) / residual * residual;
+      s.values = std::max<int64_t>(0, s.length - 1 - residual);
+    }
+    if (!cut_) return s;
+    s.keys = std::max(s.keys, s.length / group_ * group_);
+    s.values = std::min(std::max(s.values, s.length - residual / 2), s.keys);
+    return s;
+  }
+  double start(int64_t r, int64_t total) const {
+    return static_cast<double>(r == 0 ? 0 : r == 1 ? total / 2 : r == 2 ? total / 2 + 1 : total);
+  }
+  double value(const std::string& field, const int64_t* i, double normal, double uniform) {
+    Letters& x = made.letters;
+    if (field == "query_start") return start(i[0], x["s"]);
+    if (field == "query_len")
+      return static_cast<double>(i[0] == 0 ? x["s"] : i[0] == 1 ? x["s"] / 2 : 0);
+    if (field == "cache_row")
+      return static_cast<double>(i[0] == 2 ? -1 : i[0] == 3 ? x["rows"] : x["rows"] - 1 - i[0]);
+    if (field == "page_table") {
+      const int64_t page = i[0] * x["pages"] + i[1];
+      return static_cast<double>(holes_ && page % 3 == 1 ? -1 : x["pool"] - 1 - page);
+    }
+    if (field == "counter") {
+      const State s = state(i[0]);
+      const int64_t numbers[] = {s.length, s.keys, s.values, 7};
+      return static_cast<double>(numbers[i[1]]);
+    }
+    if (field == "k_code" || field == "v_code") return std::floor((uniform - 0.5) * 4294967296.0);
+    if (field == "k_scale" || field == "v_scale") return 0.1 + 0.4 * uniform;
+    if (field == "k_zero" || field == "v_zero") return -1.2 + 0.5 * normal;
+    return normal;
+  }
+  void fill(uint64_t seed) {
+    harness::Random random(seed);
+    harness::Call& call = made.call;
+    for (size_t f = 0; f < call.fields.size(); ++f) {
+      const std::string field = call.fields[f].name;
+      uint64_t n = harness::hash(f) % (1 << 30);
+      call.fill(f, [&](const int64_t* i) {
+        ++n;
+        return value(field, i, random.normal(n), random.uniform(n));
+      });
+    }
+  }
+  void count(std::initializer_list<std::pair<const char*, const oracle::Tracked&>> fields) {
+    for (const auto& [name, x] : fields) {
+      const size_t at = made.call.field(name);
+      const int64_t rank = made.call.fields[at].tensor.ndim;
+      made.call.account(at, [&x = x, rank](const int64_t* i) { return x.was_read(i, rank); });
+    }
+  }
+
+  TableCall made;
+  int64_t bits_, group_, at_, capacity_;
+  bool holes_, cut_;
+};
+
+using contract::Words;
+
+const Words kFormats = {"bits=2 group=32",
+                        "bits=4 group=32",
+                        "bits=4 group=8 residual=24",
+                        "bits=2 group=16 page=48",
+                        "bits=2 group=64",
+                        "group=32 residual=32",
+                        "bits=4 group=128 pages=2",
+                        ""};
+const Words kTypes = {":f16", ":bf16"};
+const Words kLays = {"contiguous", "head_first", "gaps", "odd"};
+
+std::vector<harness::Case> appends() {
+  WordCases cases("x_kv_append", KvBuild::append);
+  cases.add("b=1 s=3 g=1 d=4 bits=4 group=8 residual=8 page=8 pages=3 at=15", "small", true);
+  cases.add("b=2 s=1 g=1 d=3 bits=2 group=16 residual=16 page=16 pages=2 at=17 flush=1", "small",
+            true);
+  // Around the edges of tails: from every length, by one token and by many.
+  for (int64_t at = 0; at <= 8 * 3 + 5; ++at)
+    for (const char* more : {"s=1", "s=0 flush=1", "s=20", "s=7 flush=1"})
+      cases.add("b=1 g=2 d=5 bits=4 group=8 residual=8 page=8 pages=6 at=" + std::to_string(at) +
+                    " " + more,
+                "edge");
+  Words types;
+  for (const std::string& type : kTypes) types.push_back("k_new" + type);
+  cases.sweep("",
+              {types,
+               kFormats,
+               {"s=1", "s=5", "s=70", "s=300"},
+               {"b=1", "b=3", "b=4 query_len", "query_start", "b=4 cache_row", "b=2 query_max=9"},
+               {"", "flush=1"},
+               {"g=1 d=64", "g=2 d=40", "g=3 d=5"},
+               {"", "holes=1", "at=0", "at=33", "at=64"},
+               kLays},
+              "", 301);
+  for (const char* words : {"b=0 s=1", "s=0", "s=0 flush=1", "g=0 s=3", "d=0 s=3", "e=0 s=70",
+                            "pages=0 s=3", "s=9 cut=1 at=100"})
+    cases.add(words, "edge");
+  return cases.cases();
+}
+
+// The tensor-core kernel's instances, each with its edges: places, windows, holes, tails.
+std::vector<harness::Case> split_decodes() {
+  const Words shapes = {
+      "b=3 s=1 pages=12 residual=128 at=600 causal=1",
+      "b=4 s=1 pages=8 cache_row holes=1 at=300 splits=3",
+      "b=3 s=1 pages=9 at=500 cut=1 window_left=200 causal=1 sink_logit splits=2",
+      "b=2 s=2 pages=6 page=32 residual=32 at=190 causal=1 query_len o:f32",
+      "b=2 s=1 pages=70 at=4400 scale=0.2",
+  };
+  const Words many = {"b=2 s=16 pages=6 at=333 causal=1",
+                      "query_start s=11 pages=6 at=250 causal=1",
+                      "b=2 s=5 pages=7 at=300 causal=1 window_left=60 residual=96",
+                      "b=2 s=7 pages=5 at=240 window_left=20 window_right=3 key_max=200"};
+  std::vector<harness::Case> all;
+  const auto add = [&](const std::string& kernel, const std::string& words) {
+    WordCases cases("x_kv_decode", KvBuild::decode);
+    cases.add(words + " lse", "split");
+    all.push_back(cases.cases()[0]);
+    all.back().cuda_kernel = kernel;
+  };
+  for (const std::string type : {"f16", "bf16"})
+    for (const std::string bits : {"2", "4"})
+      for (const std::string width : {"64", "128"}) {
+        const std::string name = "sm80." + type + ".b" + bits + ".d" + width + ".rows";
+        const std::string of = "q:" + type + " bits=" + bits + " d=" + width + " e=" + width + " ";
+        for (const std::string& shape : shapes) {
+          const bool two = shape.find("s=2") != std::string::npos;
+          add(name + "8", of + (two ? "h=4 g=2 " : "h=8 g=1 ") + shape);
+        }
+        add(name + "8", of + "h=10 g=2 " + shapes[0]);
+        add(name + "16", of + "h=32 g=2 " + shapes[0]);
+        add(name + "16", of + "h=12 g=1 " + shapes[2]);
+        for (const std::string& shape : many) add(name + "16", of + "h=8 g=2 " + shape);
+      }
+  return all;
+}
+
+std::vector<harness::Case> decodes() {
+  WordCases cases("x_kv_decode", KvBuild::decode);
+  cases.add("b=1 s=1 h=2 g=1 d=4 bits=4 group=8 residual=8 page=8 pages=3 at=20 lse", "small",
+            true);
+  cases.add(
+      "b=2 s=2 h=2 g=2 d=3 bits=2 group=16 residual=16 page=16 pages=2 at=25 causal=1 "
+      "q:bf16",
+      "small", true);
+  Words types;
+  for (const std::string& type : kTypes)
+    types.push_back("q" + type), types.push_back("q" + type + " o:f32");
+  cases.sweep("",
+              {types,
+               kFormats,
+               {"s=1", "s=3", "s=17", "s=40"},
+               {"h=2 g=2", "h=8 g=1", "h=6 g=2"},
+               {"b=1", "b=3", "b=4 query_len", "query_start", "b=4 cache_row", "b=2 key_max=50",
+                "b=2 query_max=2"},
+               {"d=64", "d=40", "d=5"},
+               {"", "holes=1", "at=0", "at=1", "at=33", "cut=1 at=75"},
+               {"causal=1", "causal=1 window_left=30", "window_left=20 window_right=3",
+                "causal=1 window_left=9 sink_keys=4"},
+               {"", "lse", "lse sink_logit"},
+               {"", "scale=0.3", "splits=3"},
+               kLays},
+              "", 302);
+  for (const char* words :
+       {"b=0 h=2 g=1", "s=0 h=2 g=1", "h=0 g=1", "h=0 g=0", "pages=0 h=2 g=1 lse",
+        "h=2 g=1 at=0 lse sink_logit", "h=4 g=2 d=576 e=32 at=9", "h=4 g=2 d=8 e=576 at=70"})
+    cases.add(words, "edge");
+  std::vector<harness::Case> all = cases.cases();
+  for (harness::Case& one : split_decodes()) all.push_back(std::move(one));
+  return all;
+}
+
+const Family kAppend("x_kv_append", appends);
+const Family kDecode("x_kv_decode", decodes);
+
+}  // namespace
+}  // namespace cases

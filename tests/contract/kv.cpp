@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "contract/check.h"
+
+namespace contract {
+namespace {
+
+constexpr const char* kOps[] = {"x_kv_append", "x_kv_decode"};
+
+TEST(ContractKv, Formats) {
+  for (const char* op : kOps) {
+    SCOPED_TRACE(op);
+    const std::string at = std::string(op) + ": ";
+    const Call call = valid(op, "plain");
+    const Params& plain = call.params;
+    accepts(plain);
+    for (const int bad : {-1, 1, 3, 8})
+      says(with(plain, "bits", bad),
+           at + "bits is " + std::to_string(bad) + ", wanted 2 or 4, or 0 for 2");
+    for (const int bad : {-8, 4, 12})
+      says(with(plain, "group", bad),
+           at + "group is " + std::to_string(bad) + ", wanted a multiple of 8, or 0 for 32");
+    says(with(plain, "group", 16),
+         at + "k_tail.shape[1] (residual) is 8, wanted a multiple of group = 16");
+    says(with(plain, "bits", 2), at + "group is 8, wanted a multiple of 16, or 0 for 32");
+  }
+}
+
+TEST(ContractKv, Extents) {
+  const std::pair<const char*, const char*> rows[] = {
+      {"page=12", "v_code.shape[1] (page) is 12, wanted a multiple of group = 8"},
+      {"page=0", "v_code.shape[1] (page) is 0, wanted >= 1"},
+      {"residual=0 ring=1", "k_tail.shape[1] (residual) is 0, wanted >= 1"},
+      {"ring=8", "v_tail.shape[1] (ring) is 8, wanted 9 (residual + 1)"},
+      {"e=12", "v_tail.shape[3] (e) is 12, wanted a multiple of group = 8"},
+      {"page_groups=3", "k_code.shape[1] (page_groups) is 3, wanted 2 (page / group)"},
+      {"k_words=2", "k_code.shape[4] (k_words) is 2, wanted 1 (group * bits / 32)"},
+      {"v_words=2", "v_code.shape[3] (v_words) is 2, wanted 1 (e * bits / 32)"},
+      {"v_groups=2", "v_scale.shape[3] (v_groups) is 2, wanted 1 (e / group)"},
+  };
+  for (const char* op : kOps)
+    for (const auto& [extents, sentence] : rows) {
+      const Call call({op, "", "", std::string("bits=4 group=8 e=8 page=16 ") + extents});
+      says(call.params, std::string(op) + ": " + sentence);
+    }
+}
+
+TEST(ContractKv, Decode) {
+  const Call call = valid("x_kv_decode", "plain");
+  const Params& plain = call.params;
+  for (const char* field :
+       {"query_max", "key_max", "window_left", "window_right", "sink_keys", "splits"})
+    refuses(with(plain, field, -1), field);
+  refuses(with(plain, "causal", 2), "causal");
+  for (const float bad : {-1.f, NAN, HUGE_VALF}) refuses(with_number(plain, "scale", bad), "scale");
+  says(with(plain, "sink_keys", 1),
+       "x_kv_decode: sink_keys is 1 without window_left: there is no left window to see through");
+  const std::string sizes = "bits=4 group=8 e=8 page=16 ";
+  says(Call({"x_kv_decode", "", "", sizes + "h=3"}).params,
+       "x_kv_decode: k_tail.shape[2] (g) is 2, wanted a divisor of q's 3 heads");
+  says(Call({"x_kv_decode", "", "", sizes + "d=0"}).params,
+       "x_kv_decode: q.shape[3] (d) is 0 and v_tail.shape[3] (e) 8, wanted >= 1");
+  refuses(Call({"x_kv_decode", "", "", sizes + "d=577"}).params, "d", FOVEA_UNSUPPORTED);
+}
+
+TEST(ContractKv, Append) {
+  const Call call = valid("x_kv_append", "plain");
+  refuses(with(call.params, "flush", 2), "flush");
+  refuses(with(call.params, "query_max", -1), "query_max");
+}
+
+}  // namespace
+}  // namespace contract
