@@ -9,10 +9,26 @@
  *    packed                 sequence r begins at entry start[r] / block + r; block = 0: at entry r
  *  so a packed row has s / block + r entries (block = 0: r), more than there are blocks.
  *
+ *  fovea_scale_group names finer groups.  Entry of column c of token i, from its sequence's first
+ *  entry, and where that is in a packed row:
+ *    block      i / block                      as above
+ *    thread_q   8 (i / block) + i % 8          8 (start[r] / block + r)
+ *    thread_k   4 (i / block) + i % 8 / 2      4 (start[r] / block + r)
+ *    token      i                              start[r]
+ *    channel    c                              r d
+ *    micro16    i ceil(d / 16) + c / 16        start[r] ceil(d / 16)
+ *    micro16_t  of code_t alone, whose column is z: entry c (padded / 16) + z / 16 of the row
+ *  micro32 and micro32_t: the same with 32.  The thread groups are what one thread of a tensor core
+ *  product owns (SageAttention2, 2411.10958).
+ *
  *  Values are read across tokens, so the product wants them transposed: (.., tokens), tokens
  *  contiguous, in units of 128.  Batched rows hold s tokens rounded up to a multiple of 128.
  *  Packed, sequence r begins at column (start[r] / 128 + r) * 128 of (s / 128 + r) * 128.
  *  Source: FlashAttention-3 (2407.08608), section 3.3.
+ *
+ *  Extents of its own:
+ *    code_d = 8: columns of a row of codes: d, and d / 2 bytes where a byte holds two
+ *    means = 1: vectors of means of a head: 1 or r (a sequence's), or entries of blocks of 128
  *
  *  In fovea.h:
  *    quant_quantize, quant_forward: e4m3 codes with scales, and attention over them
@@ -32,6 +48,34 @@ typedef enum fovea_code_order {
   FOVEA_CODE_ORDER_PLAIN = 0,    /**< as they are */
   FOVEA_CODE_ORDER_V_PERM16 = 1  /**< runs of 16 in the order above */
 } fovea_code_order;
+
+/** What a code is.  In i4 and e2m1 a byte holds two: element 2k in bits 0-3, 2k + 1 in bits 4-7.
+ *  i4 is two's complement.  e2m1 has a sign and 0 0.5 1 1.5 2 3 4 6. */
+typedef enum fovea_code_format {
+  FOVEA_CODE_FORMAT_DTYPE = 0, /**< what the tensor's dtype says: e4m3 or i8 */
+  FOVEA_CODE_FORMAT_I4 = 1,    /**< -7 .. 7, u8 of pairs */
+  FOVEA_CODE_FORMAT_E2M1 = 2   /**< u8 of pairs */
+} fovea_code_format;
+
+/** What shares a scale; entries as the opening comment says. */
+typedef enum fovea_scale_group {
+  FOVEA_SCALE_GROUP_BLOCK = 0,     /**< a block of tokens */
+  FOVEA_SCALE_GROUP_THREAD_Q = 1,  /**< tokens of a block that are equal modulo 8 */
+  FOVEA_SCALE_GROUP_THREAD_K = 2,  /**< tokens of a block whose i % 8 / 2 are equal */
+  FOVEA_SCALE_GROUP_TOKEN = 3,     /**< a token */
+  FOVEA_SCALE_GROUP_CHANNEL = 4,   /**< a column, over all tokens of a sequence */
+  FOVEA_SCALE_GROUP_MICRO16 = 5,   /**< 16 columns of a token */
+  FOVEA_SCALE_GROUP_MICRO32 = 6,   /**< 32 columns of a token */
+  FOVEA_SCALE_GROUP_MICRO16_T = 7, /**< 16 columns of code_t */
+  FOVEA_SCALE_GROUP_MICRO32_T = 8  /**< 32 columns of code_t */
+} fovea_scale_group;
+
+/** What is taken off before codes are made. */
+typedef enum fovea_smooth {
+  FOVEA_SMOOTH_NONE = 0,     /**< nothing */
+  FOVEA_SMOOTH_SEQUENCE = 1, /**< each column's mean over the sequence */
+  FOVEA_SMOOTH_BLOCK = 2     /**< each column's mean over a block of 128 tokens, rounded to bf16 */
+} fovea_smooth;
 
 /** e4m3 codes of x:
  *    y = x, or with hadamard y = (x * sign) H / sqrt(m) on each run of m columns, m the largest

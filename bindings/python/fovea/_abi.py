@@ -100,6 +100,37 @@ run of 16 tokens then stands as 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15."""
     V_PERM16 = 1  # runs of 16 in the order above
 
 
+class CodeFormat(enum.IntEnum):
+    """What a code is.  In i4 and e2m1 a byte holds two: element 2k in bits 0-3, 2k + 1 in bits 4-7.
+i4 is two's complement.  e2m1 has a sign and 0 0.5 1 1.5 2 3 4 6."""
+
+    DTYPE = 0  # what the tensor's dtype says: e4m3 or i8
+    I4 = 1  # -7 .. 7, u8 of pairs
+    E2M1 = 2  # u8 of pairs
+
+
+class ScaleGroup(enum.IntEnum):
+    """What shares a scale; entries as the opening comment says."""
+
+    BLOCK = 0  # a block of tokens
+    THREAD_Q = 1  # tokens of a block that are equal modulo 8
+    THREAD_K = 2  # tokens of a block whose i % 8 / 2 are equal
+    TOKEN = 3  # a token
+    CHANNEL = 4  # a column, over all tokens of a sequence
+    MICRO16 = 5  # 16 columns of a token
+    MICRO32 = 6  # 32 columns of a token
+    MICRO16_T = 7  # 16 columns of code_t
+    MICRO32_T = 8  # 32 columns of code_t
+
+
+class Smooth(enum.IntEnum):
+    """What is taken off before codes are made."""
+
+    NONE = 0  # nothing
+    SEQUENCE = 1  # each column's mean over the sequence
+    BLOCK = 2  # each column's mean over a block of 128 tokens, rounded to bf16
+
+
 class Direction(enum.IntEnum):
     """Which distribution the logarithm of the ratio is weighted with."""
 

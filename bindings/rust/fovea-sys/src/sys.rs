@@ -124,6 +124,39 @@ c_enum! {
 }
 
 c_enum! {
+    /// ```text
+    /// What a code is.  In i4 and e2m1 a byte holds two: element 2k in bits 0-3, 2k + 1 in bits 4-7.
+    /// i4 is two's complement.  e2m1 has a sign and 0 0.5 1 1.5 2 3 4 6.
+    /// ```
+    fovea_code_format;
+    FOVEA_CODE_FORMAT_DTYPE: DTYPE = 0, "what the tensor's dtype says: e4m3 or i8";
+    FOVEA_CODE_FORMAT_I4: I4 = 1, "-7 .. 7, u8 of pairs";
+    FOVEA_CODE_FORMAT_E2M1: E2M1 = 2, "u8 of pairs";
+}
+
+c_enum! {
+    /// What shares a scale; entries as the opening comment says.
+    fovea_scale_group;
+    FOVEA_SCALE_GROUP_BLOCK: BLOCK = 0, "a block of tokens";
+    FOVEA_SCALE_GROUP_THREAD_Q: THREAD_Q = 1, "tokens of a block that are equal modulo 8";
+    FOVEA_SCALE_GROUP_THREAD_K: THREAD_K = 2, "tokens of a block whose i % 8 / 2 are equal";
+    FOVEA_SCALE_GROUP_TOKEN: TOKEN = 3, "a token";
+    FOVEA_SCALE_GROUP_CHANNEL: CHANNEL = 4, "a column, over all tokens of a sequence";
+    FOVEA_SCALE_GROUP_MICRO16: MICRO16 = 5, "16 columns of a token";
+    FOVEA_SCALE_GROUP_MICRO32: MICRO32 = 6, "32 columns of a token";
+    FOVEA_SCALE_GROUP_MICRO16_T: MICRO16_T = 7, "16 columns of code_t";
+    FOVEA_SCALE_GROUP_MICRO32_T: MICRO32_T = 8, "32 columns of code_t";
+}
+
+c_enum! {
+    /// What is taken off before codes are made.
+    fovea_smooth;
+    FOVEA_SMOOTH_NONE: NONE = 0, "nothing";
+    FOVEA_SMOOTH_SEQUENCE: SEQUENCE = 1, "each column's mean over the sequence";
+    FOVEA_SMOOTH_BLOCK: BLOCK = 2, "each column's mean over a block of 128 tokens, rounded to bf16";
+}
+
+c_enum! {
     /// Which distribution the logarithm of the ratio is weighted with.
     fovea_direction;
     FOVEA_DIRECTION_TEACHER_STUDENT: TEACHER_STUDENT = 0, "KL(teacher || student): the student covers the teacher";
