@@ -76,17 +76,52 @@ inline int64_t code_columns(int64_t units) {
   return __builtin_mul_overflow(units, kCodeRun, &columns) ? INT64_MAX : columns;
 }
 
-struct Quantize {
-  View<4> x, code, code_t;
+enum class CodeKind : int32_t { e4m3, i8, i4, e2m1 };
+
+// Codes and their scales: what quantising writes and the reverse reads.
+struct Codes {
+  View<4> code, code_t;
   View<3> scale;
-  int32_t x_dtype;
+  View<4> mean;
   IntVector start;
   int64_t b, s, h, d, sequences;
-  int64_t scales, padded;  // entries of a row of scale; columns of code_t
+  int64_t scales, padded;  // entries of a row of scale; columns of code_t, in codes
   int64_t units;           // of 128 tokens that are walked, one at least
-  int64_t block, seed;
+  int64_t seed;
   int64_t run;  // columns that are rotated together; 0: none are
+  ScaleGroup group;
+  CodeKind kind;
+  int32_t smooth;  // fovea_smooth
   bool permutes;
+
+  // Codes in a byte.
+  FOVEA_HD int64_t per_byte() const { return kind >= CodeKind::i4 ? 2 : 1; }
+  // Columns of a token, or of code_t with `transposed`, that share a micro scale; 0: no micro
+  // group.
+  FOVEA_HD int64_t micro() const {
+    return group.kind < FOVEA_SCALE_GROUP_MICRO16 ? 0 : group.kind % 2 ? 16 : 32;
+  }
+  FOVEA_HD bool transposed() const { return group.kind >= FOVEA_SCALE_GROUP_MICRO16_T; }
+  FOVEA_HD bool channel() const { return group.kind == FOVEA_SCALE_GROUP_CHANNEL; }
+  // Blocks that are no part of a unit.
+  FOVEA_HD bool wide() const {
+    return group.kind == FOVEA_SCALE_GROUP_BLOCK && (group.block == 0 || group.block > kCodeRun);
+  }
+};
+static_assert(FOVEA_SCALE_GROUP_MICRO16 % 2 && FOVEA_SCALE_GROUP_MICRO16_T % 2);
+
+struct Quantize : Codes {
+  View<4> x;
+  int32_t x_dtype;
+  float most;  // the largest code
+  View<4> k, k_mean, delta;
+  IntVector key_start;
+  int64_t t, g;
+};
+
+struct Dequantize : Codes {
+  View<4> y;
+  int32_t y_dtype;
 };
 
 // Scales of the tokens of a sequence and head.  first: the first block's; nullptr: all are 1.
@@ -145,10 +180,12 @@ FOVEA_HD const Attend& attend_in(const QuantAttend& call) {
 }
 
 extern const Kernel<Quantize> quant_quantize_host;
+extern const Kernel<Dequantize> quant_dequantize_host;
 extern const Kernel<QuantAttend> quant_forward_host;
 
 // CUDA builds only.  tile: aligned rows of 64, 128 or 256 columns; any: every valid call.
 extern const Kernel<Quantize> quant_quantize_tile, quant_quantize_any;
+extern const Kernel<Dequantize> quant_dequantize_any;
 // sm90: Hopper's tensor cores; simt: every valid call.
 extern const Kernel<QuantAttend> quant_forward_sm90, quant_forward_simt;
 
