@@ -108,7 +108,7 @@ typedef enum fovea_smooth {
  *  no key of its sequence is not written.  Bits of codes, scales and means: the same on host and
  *  CUDA, whatever else the batch holds.
  *
- *  Limits: d is up to 3072 on CUDA, any on the host.  delta's d is up to 256 on CUDA. */
+ *  Limits: d is up to 3072 on CUDA, any on the host. */
 typedef struct fovea_quant_quantize_params {
   size_t struct_size;     /**< sizeof(fovea_quant_quantize_params) */
   fovea_tensor x;         /**< [in] (b, s, h, d) f32 f16 bf16 */

@@ -345,7 +345,8 @@ void add_tuned(QuantizeCases& cases) {
         c.dtype = dtype, c.group = group.group, c.block = group.block, c.d = d;
         c.code_dtype = i % 3 ? FOVEA_I8 : FOVEA_E4M3, c.s = i % 5 ? 300 : 129 + i % 7;
         c.smooth = (i + i / 4) % 3, c.code_t = i % 4 == 1, c.code = i % 8 != 1;
-        c.permuted = c.code_t && i % 3 != 1, c.packed = i % 6 == 2, c.b = c.packed ? 3 : 1;
+        c.permuted = c.code_t && c.smooth != FOVEA_SMOOTH_BLOCK, c.packed = i % 6 == 2,
+        c.b = c.packed ? 3 : 1;
         c.hadamard = i % 7 == 3, c.scale_max = i % 9 == 3 ? 2.25f : 0;
         tuned(c), ++i;
       }

@@ -883,11 +883,11 @@ def quant_quantize(ctx_or_x=None, /, x=None, *, ctx=None, code=None, code_t=None
       z = seed + (c + 1) * 0x9E3779B97F4A7C15;  z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;
       z = (z ^ z >> 27) * 0x94D049BB133111EB;   z = z ^ z >> 31            (64 bits, unsigned)
     Packed tokens of no sequence are not written, nor are scales that are theirs alone.  Other scales
-    and means of no token, and transposed codes of none, are 0.  Columns of delta that are no key of
-    the block's sequence are not written.  Bits of codes, scales and means: the same on host and
+    and means of no token, and transposed codes of none, are 0.  What delta has for no block or for
+    no key of its sequence is not written.  Bits of codes, scales and means: the same on host and
     CUDA, whatever else the batch holds.
 
-    Limits: d is up to 3072 on CUDA, any on the host.  delta's d is up to 256 on CUDA.
+    Limits: d is up to 3072 on CUDA, any on the host.
 
     Example
       blocks = -(-x.shape[1] // 128)
@@ -946,7 +946,8 @@ def quant_quantize(ctx_or_x=None, /, x=None, *, ctx=None, code=None, code_t=None
         call.put("key_start", 776, key_start)
     if code is not None:
         code = None if code is False else call.out("code", 200, code, lambda: (v_x[2][0], v_x[2][1],
-            v_x[2][2], call.size("code_d", code_d)), v_x[1] if v_x[1] in (4, 7, 10) else 4)
+            v_x[2][2], call.size("code_d", code_d, (v_x, 3, 0))), v_x[1] if v_x[1] in (4, 7, 10)
+            else 4)
     if code_t is not None:
         code_t = None if code_t is False else call.out("code_t", 296, code_t, lambda: (v_x[2][0],
             v_x[2][2], v_x[2][3], call.size("padded", padded)), v_x[1] if v_x[1] in (4, 7, 10) else

@@ -265,6 +265,13 @@ FOVEA_HD float* mean_row(const Codes& a, const CodeUnit& unit, int64_t head) {
                    a.smooth == FOVEA_SMOOTH_BLOCK ? unit.column / kCodeRun : first);
 }
 
+// Keys of sequence r.
+FOVEA_HD Interval keys_of(const Quantize& a, int64_t r) {
+  if (!a.key_start) return {0, a.t};
+  const int64_t begin = clamp_i64(a.key_start[r], 0, a.t);
+  return {begin, clamp_i64(a.key_start[r + 1], begin, a.t)};
+}
+
 FOVEA_HD float root_of(int64_t run) {
   return static_cast<float>(1 / std::sqrt(static_cast<double>(run)));
 }

@@ -151,15 +151,11 @@ template <class X>
 void deltas(const Quantize& a, const Item& item) {
   if (item.unit.tokens == 0) return;
   const int64_t r = item.unit.sequence, g = item.head / (a.h / a.g);
-  int64_t begin = 0, end = a.t;
-  if (a.key_start) {
-    begin = clamp_i64(a.key_start[r], 0, a.t);
-    end = clamp_i64(a.key_start[r + 1], begin, a.t);
-  }
+  const Interval keys = keys_of(a, r);
   const int64_t batch = a.key_start ? 0 : r;
   const float* mean = mean_row(a, item.unit, item.head);
   const float* k_mean = a.k_mean ? a.k_mean.at(batch, g, a.key_start ? r : 0) : nullptr;
-  for (int64_t j = begin; j < end; ++j) {
+  for (int64_t j = keys.begin; j < keys.end; ++j) {
     const X* k = a.k.at<X>(batch, j, g);
     float sum = 0;
     for (int64_t c = 0; c < a.d; ++c) {

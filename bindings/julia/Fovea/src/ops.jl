@@ -701,11 +701,11 @@ sign of column c is - where the top bit of z is 1:
       z = (z ^ z >> 27) * 0x94D049BB133111EB;   z = z ^ z >> 31            (64 bits, unsigned)
 
 Packed tokens of no sequence are not written, nor are scales that are theirs alone.  Other scales
-and means of no token, and transposed codes of none, are 0.  Columns of delta that are no key of
-the block's sequence are not written.  Bits of codes, scales and means: the same on host and
+and means of no token, and transposed codes of none, are 0.  What delta has for no block or for
+no key of its sequence is not written.  Bits of codes, scales and means: the same on host and
 CUDA, whatever else the batch holds.
 
-Limits: d is up to 3072 on CUDA, any on the host.  delta's d is up to 256 on CUDA.
+Limits: d is up to 3072 on CUDA, any on the host.
 
 Sizes are Julia's, fastest first.
 - `scale`: output, (n, h, b) f32 e4m3 u8: n as said above; f32, but e4m3 of micro16 and u8 of micro32

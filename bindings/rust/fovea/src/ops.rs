@@ -333,11 +333,11 @@ op! {
     ///   z = seed + (c + 1) * 0x9E3779B97F4A7C15;  z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;
     ///   z = (z ^ z >> 27) * 0x94D049BB133111EB;   z = z ^ z >> 31            (64 bits, unsigned)
     /// Packed tokens of no sequence are not written, nor are scales that are theirs alone.  Other scales
-    /// and means of no token, and transposed codes of none, are 0.  Columns of delta that are no key of
-    /// the block's sequence are not written.  Bits of codes, scales and means: the same on host and
+    /// and means of no token, and transposed codes of none, are 0.  What delta has for no block or for
+    /// no key of its sequence is not written.  Bits of codes, scales and means: the same on host and
     /// CUDA, whatever else the batch holds.
     ///
-    /// Limits: d is up to 3072 on CUDA, any on the host.  delta's d is up to 256 on CUDA.
+    /// Limits: d is up to 3072 on CUDA, any on the host.
     /// ```
     QuantQuantize(quant_quantize: fovea_quant_quantize_params, fovea_quant_quantize, fovea_quant_quantize_workspace)
     new {
