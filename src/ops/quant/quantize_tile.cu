@@ -10,12 +10,15 @@
 //   sums     a tree of tokens: in a thread, across the lanes of a warp that share columns, then a
 //            row of d floats for each warp
 //   scales   magnitudes of tokens across L lanes, of parts by the greatest in shared memory
-// Shared memory: d rows of 32 words, word w of row c at w ^ 2 (c / 8 % 16): codes to turn.  So at
-// most two of a warp's writes, and none of its reads, share a bank.  The sums lie there before.
+// A block takes item after item and copies numbers of 16 bits an item ahead: 64 bytes a thread.
+// Shared memory: these, and d rows of 32 words, word w of row c at w ^ 2 (c / 8 % 16): codes to
+// turn.  So at most two of a warp's writes, and none of its reads, share a bank.  The sums lie
+// there before.
 #include "core/chunk.h"
 #include "core/dtype.h"
 #include "core/reasons.h"
 #include "cuda/launch.h"
+#include "cuda/tile/copy.cuh"
 #include "ops/quant/quantize.cuh"
 
 namespace fovea {
@@ -35,10 +38,11 @@ __device__ inline uint32_t four_codes(const float* y, Factor factor) {
     const float x[2] = {product_of(y[c], factor(c)), product_of(y[c + 1], factor(c + 1))};
     uint32_t two = 0;
     if constexpr (Integer) {
-      int code[2];  // at most 127 in magnitude: no factor is larger than its group allows
-#pragma unroll
-      for (int n = 0; n < 2; ++n) asm("cvt.rni.s32.f32 %0, %1;" : "=r"(code[n]) : "f"(x[n]));
-      two = (static_cast<uint32_t>(code[0]) & 0xff) | (static_cast<uint32_t>(code[1]) & 0xff) << 8;
+      // 1.5 * 2^23 leaves the nearest integer in the low bits: a byte of them, as no factor takes
+      // a code past 127.
+      two = __byte_perm(bits_of(__fadd_rn(x[0], 12582912.0f)),
+                        bits_of(__fadd_rn(x[1], 12582912.0f)), 0x0040) &
+            0xffff;
     } else {
 #if __CUDA_ARCH__ >= 890
       uint16_t pair;
@@ -89,25 +93,64 @@ struct TileAt {
 };
 using Tile = float[kTokens][kColumns];
 
+// Numbers of 16 bits are copied into shared memory an item ahead: each thread its own, 16 bytes a
+// token, which no other reads.
+template <class X>
+constexpr bool kAhead = sizeof(X) == 2;
 template <class X, int Lanes>
-__device__ inline void load_tile(const Quantize& a, const TileAt& at, Tile& y) {
+constexpr int kAheadBytes = kAhead<X> ? kTokens* kGroups* Lanes * 16 : 0;
+
+template <int Lanes>
+__device__ inline TileAt tile_at(const Quantize& a, int64_t item, bool permutes) {
+  TileAt at;
+  at.lane = threadIdx.x % Lanes, at.group = threadIdx.x / Lanes;
+  at.slot = quotient(item, a.h), at.head = item - at.slot * a.h;
+  at.unit = unit_at(a, at.slot);
+  at.permutes = permutes;
+  return at;
+}
+
+template <class X, int Lanes>
+__device__ inline void copy_tile(const Quantize& a, int64_t item, bool permutes, uint4* s_ahead) {
+  const TileAt at = tile_at<Lanes>(a, item, permutes);
+  const X* x = a.x.as<X>() + at.lane * kColumns;
+  if (at.unit.sequence >= 0) x += token_at(a.x, at.unit, at.head, 0);
+#pragma unroll
+  for (int i = 0; i < kTokens; ++i) {
+    const bool there = at.token(i) < at.unit.tokens;
+    const uint4* to = s_ahead + i * kGroups * Lanes + threadIdx.x;
+    copy_async(static_cast<uint32_t>(__cvta_generic_to_shared(to)),
+               x + (there ? at.token(i) * a.x.stride[1] : 0), there);
+  }
+  copy_commit();
+}
+
+template <class X, int Lanes>
+__device__ inline void load_tile(const Quantize& a, const TileAt& at, const uint4* s_ahead,
+                                 Tile& y) {
   using In = Chunk<X, kColumns>;
   const X* x = a.x.as<X>() + token_at(a.x, at.unit, at.head, 0) + at.lane * kColumns;
 #pragma unroll
   for (int i = 0; i < kTokens; ++i) {
     In in{};
-    if (at.token(i) < at.unit.tokens)
+    if constexpr (kAhead<X>)
+      in = *reinterpret_cast<const In*>(s_ahead + i * kGroups * Lanes + threadIdx.x);
+    else if (at.token(i) < at.unit.tokens)
       in = *reinterpret_cast<const In*>(x + at.token(i) * a.x.stride[1]);
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) y[i][c] = to_float(in.x[c]);
   }
+}
+
+template <int Lanes>
+__device__ inline void rotate_rows(const Quantize& a, int lane, Tile& y) {
   if (!a.run) return;
   uint32_t signs = 0;
 #pragma unroll
-  for (int c = 0; c < kColumns; ++c) signs |= flips(a.seed, at.lane * kColumns + c) << c;
+  for (int c = 0; c < kColumns; ++c) signs |= flips(a.seed, lane * kColumns + c) << c;
   const float root = root_of(a.run);
 #pragma unroll
-  for (int i = 0; i < kTokens; ++i) rotate_tile<Lanes>(y[i], at.lane, signs, root);
+  for (int i = 0; i < kTokens; ++i) rotate_tile<Lanes>(y[i], lane, signs, root);
 }
 
 // Sums or magnitudes of a unit's columns: put(c, that of column c), in thread c.  Sums want tokens
@@ -225,41 +268,10 @@ __device__ inline void store_tile(const Quantize& a, const TileAt& at,
   }
 }
 
-template <class X, int Lanes, Pass Which, bool Integer>
-__global__ void __launch_bounds__(kGroups* Lanes, 2048 / (kGroups * Lanes) / 2)
-    quantize_tile_kernel(const __grid_constant__ Quantize a,
-                         const __grid_constant__ Partials partials) {
-  __shared__ __align__(16) uint32_t s_code[Lanes * kColumns * 32];
-  __shared__ uint32_t s_part[kCodeRun];
-  float* s_rows = reinterpret_cast<float*>(s_code);
-  TileAt at;
-  at.lane = threadIdx.x % Lanes, at.group = threadIdx.x / Lanes;
-  at.slot = quotient(blockIdx.x, a.h), at.head = blockIdx.x - at.slot * a.h;
-  at.unit = unit_at(a, at.slot);
-  if (at.unit.sequence < 0) return;
-  at.permutes = a.permutes && Which == Pass::codes;
-  const int64_t item = at.slot * a.h + at.head;
-
-  Tile y;
-  load_tile<X, Lanes>(a, at, y);
-  if (Which == Pass::sums) {
-    join_columns<Lanes, true>(y, at, s_rows,
-                              [&](int c, float sum) { partials.columns[item * a.d + c] = sum; });
-    return;
-  }
-  centre_tile<Lanes>(a, at, y, s_rows);
-  if (Which == Pass::maxima) {
-    if (a.channel()) {
-      join_columns<Lanes, false>(y, at, s_rows,
-                                 [&](int c, float top) { partials.columns[item * a.d + c] = top; });
-    } else {
-      tile_maxima<Lanes>(a, at, y, s_part);
-      if (threadIdx.x < 2) partials.halves[2 * item + threadIdx.x] = float_of(s_part[threadIdx.x]);
-    }
-    return;
-  }
-
-  uint32_t code[kTokens][2];
+template <int Lanes, bool Integer>
+__device__ inline void code_tile(const Quantize& a, const TileAt& at, const Tile& y,
+                                 const Partials& partials, uint32_t* s_part,
+                                 uint32_t (&code)[kTokens][2]) {
   if (a.channel()) {
     const float* channel = partials.factors + (at.unit.sequence * a.h + at.head) * a.d;
     float factor[kColumns];
@@ -269,35 +281,82 @@ __global__ void __launch_bounds__(kGroups* Lanes, 2048 / (kGroups * Lanes) / 2)
     for (int i = 0; i < kTokens; ++i)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        // A factor of 0 is of what no code tells: 0, though y be NaN.
+        // Under a factor of 0 codes are 0, though y be NaN.
         float x[4];
 #pragma unroll
         for (int c = 0; c < 4; ++c) x[c] = factor[4 * half + c] == 0 ? 0 : y[i][4 * half + c];
         code[i][half] = four_codes<Integer>(x, [&](int c) { return factor[4 * half + c]; });
       }
-  } else {
-    if (a.wide())
-      wide_maxima(a, at.unit, at.slot, at.head, partials, s_part);
-    else
-      tile_maxima<Lanes>(a, at, y, s_part);
-    scale_parts(a, at.unit, at.head, s_part);
-#pragma unroll
-    for (int i = 0; i < kTokens; ++i) {
-      const float factor = float_of(s_part[part_of(a, at.token(i))]);
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-        code[i][half] =
-            factor == 0 ? 0 : four_codes<Integer>(y[i] + 4 * half, [&](int) { return factor; });
-    }
+    return;
   }
-  store_tile<Lanes>(a, at, code, s_code);
+  if (a.wide())
+    wide_maxima(a, at.unit, at.slot, at.head, partials, s_part);
+  else
+    tile_maxima<Lanes>(a, at, y, s_part);
+  scale_parts(a, at.unit, at.head, s_part);
+#pragma unroll
+  for (int i = 0; i < kTokens; ++i) {
+    const float factor = float_of(s_part[part_of(a, at.token(i))]);
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      code[i][half] =
+          factor == 0 ? 0 : four_codes<Integer>(y[i] + 4 * half, [&](int) { return factor; });
+  }
+}
+
+template <class X, int Lanes, Pass Which, bool Integer>
+__global__ void __launch_bounds__(kGroups* Lanes, 2048 / (kGroups * Lanes) / 2)
+    quantize_tile_kernel(const __grid_constant__ Quantize a,
+                         const __grid_constant__ Partials partials) {
+  extern __shared__ __align__(16) uint32_t s_code[];
+  __shared__ uint32_t s_part[kCodeRun];
+  float* s_rows = reinterpret_cast<float*>(s_code);
+  uint4* s_ahead = reinterpret_cast<uint4*>(s_code + Lanes * kColumns * 32);
+  const int64_t work = unit_count(a) * a.h;
+  const bool permutes = a.permutes && Which == Pass::codes;
+  if constexpr (kAhead<X>) copy_tile<X, Lanes>(a, blockIdx.x, permutes, s_ahead);
+  for (int64_t item = blockIdx.x; item < work; item += gridDim.x) {
+    const TileAt at = tile_at<Lanes>(a, item, permutes);
+    Tile y;
+    if constexpr (kAhead<X>) copy_wait<0>();
+    load_tile<X, Lanes>(a, at, s_ahead, y);
+    if constexpr (kAhead<X>)
+      if (item + gridDim.x < work) copy_tile<X, Lanes>(a, item + gridDim.x, permutes, s_ahead);
+    if (at.unit.sequence < 0) continue;
+    rotate_rows<Lanes>(a, at.lane, y);
+    __syncthreads();
+    if (Which == Pass::sums) {
+      join_columns<Lanes, true>(y, at, s_rows,
+                                [&](int c, float sum) { partials.columns[item * a.d + c] = sum; });
+      continue;
+    }
+    centre_tile<Lanes>(a, at, y, s_rows);
+    if (Which == Pass::maxima) {
+      if (a.channel()) {
+        join_columns<Lanes, false>(
+            y, at, s_rows, [&](int c, float top) { partials.columns[item * a.d + c] = top; });
+      } else {
+        tile_maxima<Lanes>(a, at, y, s_part);
+        if (threadIdx.x < 2)
+          partials.halves[2 * item + threadIdx.x] = float_of(s_part[threadIdx.x]);
+      }
+      continue;
+    }
+    uint32_t code[kTokens][2];
+    code_tile<Lanes, Integer>(a, at, y, partials, s_part, code);
+    store_tile<Lanes>(a, at, code, s_code);
+  }
 }
 
 template <class X, int Lanes, bool Integer>
 void run(Context& ctx, const Quantize& a, const Partials& partials) {
+  constexpr int kThreads = kGroups * Lanes, kBlocks = 2048 / kThreads / 2;
+  const int64_t work = unit_count(a) * a.h;
+  const int64_t resident = int64_t{device_info(ctx).multiprocessors} * kBlocks;
+  const int64_t blocks = kAhead<X> && work > resident ? resident : work;
   const auto pass = [&]<Pass Which>() {
     launch<quantize_tile_kernel<X, Lanes, Which, Integer && Which == Pass::codes>>(
-        ctx, kOp, unit_count(a) * a.h, kGroups * Lanes, 0, a, partials);
+        ctx, kOp, blocks, kThreads, Lanes * kColumns * 128 + kAheadBytes<X, Lanes>, a, partials);
   };
   if (a.smooth == FOVEA_SMOOTH_SEQUENCE) {
     pass.template operator()<Pass::sums>();
