@@ -349,6 +349,19 @@ void add_tuned(QuantizeCases& cases) {
         c.b = c.packed ? 3 : 1;
         c.hadamard = i % 7 == 3, c.scale_max = i % 9 == 3 ? 2.25f : 0;
         tuned(c), ++i;
+        c.format = FOVEA_CODE_FORMAT_I4, c.code = true, c.code_t = c.permuted = false;
+        c.code_dtype = FOVEA_E4M3, c.scale_max = 0;
+        if (i % 2) tuned(c);
+      }
+  for (int64_t d : {64, 128, 256})
+    for (int group : {kMicro16, kMicro16 + 1})
+      for (int dtype : {FOVEA_F16, FOVEA_BF16}) {
+        QuantizeCase c;
+        c.note = "tuned";
+        c.dtype = dtype, c.group = group, c.d = d, c.format = FOVEA_CODE_FORMAT_E2M1;
+        c.s = 129 + i % 7, c.smooth = i % 3, c.packed = i % 4 == 1, c.b = c.packed ? 3 : 1;
+        c.content = i % 2 ? Content::normal : Content::nan;
+        tuned(c), ++i;
       }
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// quant_quantize where memory is the limit: aligned rows of 64, 128 or 256 columns, codes of a
-// byte, groups of tokens or of channels.
+// quant_quantize where memory is the limit: aligned rows of 64, 128 or 256 columns, every group but
+// those of columns of code_t; codes of half a byte from numbers of 16 bits, and not transposed.
 //   a = max |y|,  scale = a / most,  code = y most / a,  y = x or its rotation, less a mean
 // A block of 32 L threads, L = d / 8, owns one head of a unit of 128 tokens.  Thread (g, l) has
 // columns 8 l .. of the four tokens whose codes stand at places 4 g .. of code_t: a word a column.
@@ -29,20 +29,22 @@ constexpr char kOp[] = "quant_quantize";
 constexpr int kTokens = 4, kColumns = 8;  // of a thread
 constexpr int kGroups = 32;               // of L lanes, in a block
 
-// Four codes as a word; factor(c) of each.
-template <bool Integer, class Factor>
+// A number's nearest integer in the low bits: 1.5 * 2^23 leaves it there.  Enough of them, as no
+// factor takes a code past the largest.
+__device__ inline uint32_t integer_bits(float x) {
+  return bits_of(__fadd_rn(x, 12582912.0f));
+}
+
+// Four codes of a byte as a word; factor(c) of each.
+template <CodeKind Kind, class Factor>
 __device__ inline uint32_t four_codes(const float* y, Factor factor) {
   uint32_t word = 0;
 #pragma unroll
   for (int c = 0; c < 4; c += 2) {
     const float x[2] = {product_of(y[c], factor(c)), product_of(y[c + 1], factor(c + 1))};
     uint32_t two = 0;
-    if constexpr (Integer) {
-      // 1.5 * 2^23 leaves the nearest integer in the low bits: a byte of them, as no factor takes
-      // a code past 127.
-      two = __byte_perm(bits_of(__fadd_rn(x[0], 12582912.0f)),
-                        bits_of(__fadd_rn(x[1], 12582912.0f)), 0x0040) &
-            0xffff;
+    if constexpr (Kind == CodeKind::i8) {
+      two = __byte_perm(integer_bits(x[0]), integer_bits(x[1]), 0x0040) & 0xffff;
     } else {
 #if __CUDA_ARCH__ >= 890
       uint16_t pair;
@@ -55,6 +57,23 @@ __device__ inline uint32_t four_codes(const float* y, Factor factor) {
     word |= two << 8 * c;
   }
   return word;
+}
+
+// A thread's codes of one token: two words, one where a byte holds two codes.
+template <CodeKind Kind, class Factor>
+__device__ inline void codes_of(const float (&y)[kColumns], Factor factor, uint32_t (&code)[2]) {
+  code[0] = code[1] = 0;
+  if constexpr (Kind == CodeKind::e4m3 || Kind == CodeKind::i8) {
+    code[0] = four_codes<Kind>(y, factor);
+    code[1] = four_codes<Kind>(y + 4, [&](int c) { return factor(4 + c); });
+    return;
+  }
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) {
+    const float x = product_of(y[c], factor(c));
+    const uint32_t bits = Kind == CodeKind::i4 ? integer_bits(x) & 15 : e2m1_of(x);
+    code[0] |= bits << 4 * c;
+  }
 }
 
 template <int Lanes>
@@ -240,18 +259,24 @@ __device__ inline void tile_maxima(const Quantize& a, const TileAt& at, const Ti
 }
 
 // Codes to both their places.
-template <int Lanes>
+template <int Lanes, CodeKind Kind>
 __device__ inline void store_tile(const Quantize& a, const TileAt& at,
                                   const uint32_t (&code)[kTokens][2], uint32_t* s_code) {
+  constexpr bool kPairs = Kind == CodeKind::i4 || Kind == CodeKind::e2m1;
   if (a.code) {
-    uint8_t* to = a.code.as<uint8_t>() + token_at(a.code, at.unit, at.head, 0) + at.lane * kColumns;
+    uint8_t* to = a.code.as<uint8_t>() + token_at(a.code, at.unit, at.head, 0) +
+                  at.lane * (kPairs ? kColumns / 2 : kColumns);
 #pragma unroll
     for (int i = 0; i < kTokens; ++i)
-      if (at.token(i) < at.unit.tokens)
-        *reinterpret_cast<uint2*>(to + at.token(i) * a.code.stride[1]) =
-            make_uint2(code[i][0], code[i][1]);
+      if (at.token(i) < at.unit.tokens) {
+        uint8_t* row = to + at.token(i) * a.code.stride[1];
+        if constexpr (kPairs)
+          *reinterpret_cast<uint32_t*>(row) = code[i][0];
+        else
+          *reinterpret_cast<uint2*>(row) = make_uint2(code[i][0], code[i][1]);
+      }
   }
-  if (!a.code_t || at.unit.column >= a.padded) return;
+  if (kPairs || !a.code_t || at.unit.column >= a.padded) return;
 #pragma unroll
   for (int c = 0; c < kColumns; ++c) {
     // Byte c of four tokens as one word.
@@ -268,25 +293,48 @@ __device__ inline void store_tile(const Quantize& a, const TileAt& at,
   }
 }
 
-template <int Lanes, bool Integer>
+// Of e2m1: a scale for 16 or 32 columns, which 2 or 4 lanes hold.
+__device__ inline void code_runs(const Quantize& a, const TileAt& at, const Tile& y,
+                                 uint32_t (&code)[kTokens][2]) {
+  const int64_t micro = a.micro(), runs = a.d / micro;
+  const int lanes = static_cast<int>(micro) / kColumns;
+#pragma unroll
+  for (int i = 0; i < kTokens; ++i) {
+    float top = 0;
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) top = greatest(top, fabsf(y[i][c]));
+    uint32_t bits = bits_of(top);
+    bits = max(bits, __shfl_xor_sync(~0u, bits, 1));
+    if (lanes == 4) bits = max(bits, __shfl_xor_sync(~0u, bits, 2));
+    const MicroScale scale(float_of(bits), micro);
+    if (at.token(i) < at.unit.tokens && at.lane % lanes == 0)
+      *a.scale.at<uint8_t>(at.unit.batch, at.head,
+                           (at.unit.token + at.token(i)) * runs + at.lane / lanes) = scale.byte;
+    codes_of<CodeKind::e2m1>(
+        y[i], [&](int) { return scale.factor; }, code[i]);
+    if (scale.factor == 0) code[i][0] = 0;
+  }
+}
+
+template <int Lanes, CodeKind Kind>
 __device__ inline void code_tile(const Quantize& a, const TileAt& at, const Tile& y,
                                  const Partials& partials, uint32_t* s_part,
                                  uint32_t (&code)[kTokens][2]) {
+  if constexpr (Kind == CodeKind::e2m1) return code_runs(a, at, y, code);
   if (a.channel()) {
     const float* channel = partials.factors + (at.unit.sequence * a.h + at.head) * a.d;
     float factor[kColumns];
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) factor[c] = channel[at.lane * kColumns + c];
 #pragma unroll
-    for (int i = 0; i < kTokens; ++i)
+    for (int i = 0; i < kTokens; ++i) {
+      // Under a factor of 0 codes are 0, though y be NaN.
+      float x[kColumns];
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        // Under a factor of 0 codes are 0, though y be NaN.
-        float x[4];
-#pragma unroll
-        for (int c = 0; c < 4; ++c) x[c] = factor[4 * half + c] == 0 ? 0 : y[i][4 * half + c];
-        code[i][half] = four_codes<Integer>(x, [&](int c) { return factor[4 * half + c]; });
-      }
+      for (int c = 0; c < kColumns; ++c) x[c] = factor[c] == 0 ? 0 : y[i][c];
+      codes_of<Kind>(
+          x, [&](int c) { return factor[c]; }, code[i]);
+    }
     return;
   }
   if (a.wide())
@@ -297,14 +345,13 @@ __device__ inline void code_tile(const Quantize& a, const TileAt& at, const Tile
 #pragma unroll
   for (int i = 0; i < kTokens; ++i) {
     const float factor = float_of(s_part[part_of(a, at.token(i))]);
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-      code[i][half] =
-          factor == 0 ? 0 : four_codes<Integer>(y[i] + 4 * half, [&](int) { return factor; });
+    codes_of<Kind>(
+        y[i], [&](int) { return factor; }, code[i]);
+    if (factor == 0) code[i][0] = code[i][1] = 0;
   }
 }
 
-template <class X, int Lanes, Pass Which, bool Integer>
+template <class X, int Lanes, Pass Which, CodeKind Kind>
 __global__ void __launch_bounds__(kGroups* Lanes, 2048 / (kGroups * Lanes) / 2)
     quantize_tile_kernel(const __grid_constant__ Quantize a,
                          const __grid_constant__ Partials partials) {
@@ -343,19 +390,21 @@ __global__ void __launch_bounds__(kGroups* Lanes, 2048 / (kGroups * Lanes) / 2)
       continue;
     }
     uint32_t code[kTokens][2];
-    code_tile<Lanes, Integer>(a, at, y, partials, s_part, code);
-    store_tile<Lanes>(a, at, code, s_code);
+    code_tile<Lanes, Kind>(a, at, y, partials, s_part, code);
+    store_tile<Lanes, Kind>(a, at, code, s_code);
   }
 }
 
-template <class X, int Lanes, bool Integer>
+template <class X, int Lanes, CodeKind Kind>
 void run(Context& ctx, const Quantize& a, const Partials& partials) {
   constexpr int kThreads = kGroups * Lanes, kBlocks = 2048 / kThreads / 2;
   const int64_t work = unit_count(a) * a.h;
   const int64_t resident = int64_t{device_info(ctx).multiprocessors} * kBlocks;
   const int64_t blocks = kAhead<X> && work > resident ? resident : work;
   const auto pass = [&]<Pass Which>() {
-    launch<quantize_tile_kernel<X, Lanes, Which, Integer && Which == Pass::codes>>(
+    // Sums and magnitudes are those of any kind.
+    constexpr CodeKind kKind = Which == Pass::codes ? Kind : CodeKind::e4m3;
+    launch<quantize_tile_kernel<X, Lanes, Which, kKind>>(
         ctx, kOp, blocks, kThreads, Lanes * kColumns * 128 + kAheadBytes<X, Lanes>, a, partials);
   };
   if (a.smooth == FOVEA_SMOOTH_SEQUENCE) {
@@ -368,17 +417,23 @@ void run(Context& ctx, const Quantize& a, const Partials& partials) {
 }
 
 template <class X, int Lanes>
-auto run_of(CodeKind kind) {
-  return kind == CodeKind::i8 ? run<X, Lanes, true> : run<X, Lanes, false>;
+void run_kind(Context& ctx, const Quantize& a, const Partials& partials) {
+  if constexpr (kAhead<X>) {
+    if (a.kind == CodeKind::i4) return run<X, Lanes, CodeKind::i4>(ctx, a, partials);
+    if (a.kind == CodeKind::e2m1) return run<X, Lanes, CodeKind::e2m1>(ctx, a, partials);
+  }
+  if (a.kind == CodeKind::i8) return run<X, Lanes, CodeKind::i8>(ctx, a, partials);
+  run<X, Lanes, CodeKind::e4m3>(ctx, a, partials);
 }
 
 Text offer(const Context&, const Quantize& a, Plan& plan) {
   if (a.d != 64 && a.d != 128 && a.d != 256) return reason("d", a.d, "64, 128 or 256");
-  if (a.per_byte() != 1) return "code_format is set";
+  if (a.per_byte() == 2 && a.code_t) return "code_t is given with code_format";
+  if (a.per_byte() == 2 && a.x_dtype == FOVEA_F32) return "x is f32 with code_format";
   if (a.permutes && a.smooth == FOVEA_SMOOTH_BLOCK) return "smooth is 2 with v_perm16";
   const size_t bytes = static_cast<size_t>(dtype_bytes(a.x_dtype));
   if (!chunked(a.x, bytes, kColumns)) return reason_rows("x");
-  if (a.code && !chunked(a.code, 1, kColumns)) return reason_rows("code");
+  if (a.code && !chunked(a.code, 1, kColumns / a.per_byte())) return reason_rows("code");
   if (a.code_t && !chunked(a.code_t, 1, kColumns)) return reason_rows("code_t");
   if (unit_count(a) * a.h > INT32_MAX) return "more than 2^31 units of work";
   const PartialSlots slots(a, plan);
@@ -386,9 +441,9 @@ Text offer(const Context&, const Quantize& a, Plan& plan) {
   plan.launch = [a, slots](Context& ctx, void* base) {
     with_fp(a.x_dtype, [&](auto x) {
       using X = decltype(x);
-      const auto kernel = a.d == 64    ? run_of<X, 8>(a.kind)
-                          : a.d == 128 ? run_of<X, 16>(a.kind)
-                                       : run_of<X, 32>(a.kind);
+      const auto kernel = a.d == 64    ? run_kind<X, 8>
+                          : a.d == 128 ? run_kind<X, 16>
+                                       : run_kind<X, 32>;
       kernel(ctx, a, slots.at(base));
     });
     launch_delta(ctx, a);
