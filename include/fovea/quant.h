@@ -9,14 +9,33 @@
  *    packed                 sequence r begins at entry start[r] / block + r; block = 0: at entry r
  *  so a packed row has s / block + r entries (block = 0: r), more than there are blocks.
  *
+ *  fovea_scale_group names finer groups.  Entry of column c of token i, from its sequence's first
+ *  entry, and where that is in a packed row:
+ *    block      i / block                      as above
+ *    thread_q   8 (i / block) + i % 8          8 (start[r] / block + r)
+ *    thread_k   4 (i / block) + i % 8 / 2      4 (start[r] / block + r)
+ *    token      i                              start[r]
+ *    channel    c                              r d
+ *    micro16    i ceil(d / 16) + c / 16        start[r] ceil(d / 16)
+ *    micro16_t  of code_t alone, whose column is z: entry c (padded / 16) + z / 16 of the row
+ *  micro32 and micro32_t: the same with 32.  The thread groups are what one thread of a tensor core
+ *  product owns (SageAttention2, 2411.10958).
+ *
  *  Values are read across tokens, so the product wants them transposed: (.., tokens), tokens
  *  contiguous, in units of 128.  Batched rows hold s tokens rounded up to a multiple of 128.
  *  Packed, sequence r begins at column (start[r] / 128 + r) * 128 of (s / 128 + r) * 128.
  *  Source: FlashAttention-3 (2407.08608), section 3.3.
  *
+ *  Extents of its own:
+ *    code_d = 8: columns of a row of codes: d, and d / 2 bytes where a byte holds two
+ *    means = 1: vectors of means of a head: 1 or r (a sequence's), or entries of blocks of 128
+ *    k_means = 1: the same of keys, 1 or r
+ *    deltas = 1: entries of blocks of 128 rows
+ *
  *  In fovea.h:
- *    quant_quantize, quant_forward: e4m3 codes with scales, and attention over them
- *    bits, quant_forward, quant_quantize: no no no no no */
+ *    quant_quantize, quant_dequantize: codes of 8 and 4 bits with scales, and back
+ *    quant_forward: attention over codes
+ *    bits, quant_*: no no no no no */
 #ifndef FOVEA_QUANT_H
 #define FOVEA_QUANT_H
 
@@ -33,39 +52,130 @@ typedef enum fovea_code_order {
   FOVEA_CODE_ORDER_V_PERM16 = 1  /**< runs of 16 in the order above */
 } fovea_code_order;
 
-/** e4m3 codes of x:
+/** What a code is.  In i4 and e2m1 a byte holds two: element 2k in bits 0-3, 2k + 1 in bits 4-7.
+ *  i4 is two's complement.  e2m1 has a sign and 0 0.5 1 1.5 2 3 4 6. */
+typedef enum fovea_code_format {
+  FOVEA_CODE_FORMAT_DTYPE = 0, /**< what the tensor's dtype says: e4m3 or i8 */
+  FOVEA_CODE_FORMAT_I4 = 1,    /**< -7 .. 7, u8 of pairs */
+  FOVEA_CODE_FORMAT_E2M1 = 2   /**< u8 of pairs */
+} fovea_code_format;
+
+/** What shares a scale; entries as the opening comment says. */
+typedef enum fovea_scale_group {
+  FOVEA_SCALE_GROUP_BLOCK = 0,     /**< a block of tokens */
+  FOVEA_SCALE_GROUP_THREAD_Q = 1,  /**< tokens of a block that are equal modulo 8 */
+  FOVEA_SCALE_GROUP_THREAD_K = 2,  /**< tokens of a block whose i % 8 / 2 are equal */
+  FOVEA_SCALE_GROUP_TOKEN = 3,     /**< a token */
+  FOVEA_SCALE_GROUP_CHANNEL = 4,   /**< a column, over all tokens of a sequence */
+  FOVEA_SCALE_GROUP_MICRO16 = 5,   /**< 16 columns of a token */
+  FOVEA_SCALE_GROUP_MICRO32 = 6,   /**< 32 columns of a token */
+  FOVEA_SCALE_GROUP_MICRO16_T = 7, /**< 16 columns of code_t */
+  FOVEA_SCALE_GROUP_MICRO32_T = 8  /**< 32 columns of code_t */
+} fovea_scale_group;
+
+/** What is taken off before codes are made. */
+typedef enum fovea_smooth {
+  FOVEA_SMOOTH_NONE = 0,     /**< nothing */
+  FOVEA_SMOOTH_SEQUENCE = 1, /**< each column's mean over the sequence */
+  FOVEA_SMOOTH_BLOCK = 2     /**< each column's mean over a block of 128 tokens, rounded to bf16 */
+} fovea_smooth;
+
+/** Codes of x:
  *    y = x, or with hadamard y = (x * sign) H / sqrt(m) on each run of m columns, m the largest
  *        power of two that divides d, H the Hadamard matrix in Sylvester order
+ *    y = y - mean                                                              with smooth
  *    a = max(max |y| over the tokens and columns that share a scale, 1e-7)
- *    scale = a / 448,  code = y * (448 / a) rounded to nearest even
- *  in f32.  Where y holds an infinity scale is +inf, where it holds a NaN scale is NaN; the codes
- *  under such a scale are 0.  q and k rotated alike have the scores they had before, with outliers
- *  spread over columns.  The sign of column c is - where the top bit of z is 1:
+ *    scale = a / most,  code = y * (most / a) rounded to nearest even
+ *  in f32; most is 448 of e4m3 (or scale_max), 127 of i8, 7 of i4.  Where y holds an infinity
+ *  scale is +inf, where it holds a NaN scale is NaN; the codes under such a scale are 0.
+ *
+ *  e2m1 goes with the micro groups and they with it (NVFP4 and MXFP4), with a = max |y|:
+ *    micro16  scale = e4m3(a / 6),  code = y * (1 / scale) rounded to nearest even, at most 6
+ *    micro32  scale = 2^k, k = max(floor(log2 a) - 2, -127), as u8 k + 127;  code = y / scale
+ *  Where a or scale is 0 the codes are 0.  Where y holds a NaN or an infinity they are too, and
+ *  scale is NaN (u8: 255).
+ *
+ *  mean is a column's sum over the tokens there are, divided by their number, in f32.  The sum is
+ *  a tree: of tokens 2i and 2i + 1 of a sequence, of such pairs, and so on.  With both means off,
+ *  scores lack <mean, k - k_mean> (SageAttention2, 2411.10958).  delta is that, of block I of 128
+ *  rows and every key j of its sequence, in f32: to be added before the scale.
+ *
+ *  q and k rotated alike have the scores they had before, with outliers spread over columns.  The
+ *  sign of column c is - where the top bit of z is 1:
  *    z = seed + (c + 1) * 0x9E3779B97F4A7C15;  z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;
  *    z = (z ^ z >> 27) * 0x94D049BB133111EB;   z = z ^ z >> 31            (64 bits, unsigned)
- *  Packed tokens of no sequence are not written.  Scales of no block and transposed codes of no
- *  token are 0.  Bits: the same on host and CUDA, whatever else the batch holds.
+ *  Packed tokens of no sequence are not written, nor are scales that are theirs alone.  Other
+ *  scales and means of no token, and transposed codes of none, are 0.  What delta has for no block
+ *  or for no key of its sequence is not written.  Bits of codes, scales and means: the same on host
+ *  and CUDA, whatever else the batch holds.
  *
  *  Limits: d is up to 3072 on CUDA, any on the host. */
 typedef struct fovea_quant_quantize_params {
-  size_t struct_size;  /**< sizeof(fovea_quant_quantize_params) */
-  fovea_tensor x;      /**< [in] (b, s, h, d) f32 f16 bf16 */
-  fovea_tensor start;  /**< [in, optional] (r+1) i32: first packed token of each sequence, ascending
-                            from 0; then b = 1 */
-  fovea_tensor code;   /**< [out, optional] (b, s, h, d) e4m3: absent: only code_t is written */
-  fovea_tensor code_t; /**< [out, optional] (b, h, d, padded) e4m3: the codes with tokens
-                            contiguous, for v_t */
-  fovea_tensor scale;  /**< [out] (b, h, n) f32: n as said above */
-  int64_t block;       /**< tokens that share a scale: 64 or 128; 0: all of a sequence */
-  int64_t seed;        /**< signs of the rotation; with hadamard */
-  int32_t hadamard;    /**< 1: rotate the columns first */
-  int32_t code_order;  /**< fovea_code_order */
+  size_t struct_size;     /**< sizeof(fovea_quant_quantize_params) */
+  fovea_tensor x;         /**< [in] (b, s, h, d) f32 f16 bf16 */
+  fovea_tensor start;     /**< [in, optional] (r+1) i32: first packed token of each sequence,
+                               ascending from 0; then b = 1 */
+  fovea_tensor code;      /**< [out, optional] (b, s, h, code_d) e4m3 i8 u8: absent: only code_t is
+                               written */
+  fovea_tensor code_t;    /**< [out, optional] (b, h, d, padded) e4m3 i8 u8: the codes with tokens
+                               contiguous, for v_t; of code's dtype.  A byte that holds two halves
+                               padded */
+  fovea_tensor scale;     /**< [out] (b, h, n) f32 e4m3 u8: n as said above; f32, but e4m3 of
+                               micro16 and u8 of micro32 */
+  fovea_tensor mean;      /**< [out, optional] (b, h, means, d) f32: with smooth; one of a sequence
+                               (packed r), or one of each block of 128 */
+  fovea_tensor k;         /**< [in, optional] (key_b, t, g, d) as x: for delta */
+  fovea_tensor k_mean;    /**< [in, optional] (key_b, g, k_means, d) f32: one of a sequence; absent:
+                               0 */
+  fovea_tensor key_start; /**< [in, optional] (r+1) i32: first packed key of each sequence */
+  fovea_tensor delta;     /**< [out, optional] (b, h, deltas, t) f32: of each block of 128; with
+                               smooth 2 and k */
+  int64_t block;          /**< tokens of a block: 16, 32 or a multiple of 64, 0: all of a sequence.
+                               Of thread_q 16 to 128, of thread_k 64 or 128, else 0 */
+  int64_t seed;           /**< signs of the rotation; with hadamard */
+  float scale_max;        /**< e4m3's largest code, one that e4m3 holds; 0: 448 */
+  int32_t hadamard;       /**< 1: rotate the columns first */
+  int32_t code_order;     /**< fovea_code_order */
+  int32_t group;          /**< fovea_scale_group */
+  int32_t code_format;    /**< fovea_code_format */
+  int32_t smooth;         /**< fovea_smooth */
 } fovea_quant_quantize_params;
 
 FOVEA_API fovea_status fovea_quant_quantize_workspace(
     fovea_context* ctx, const fovea_quant_quantize_params* params, size_t* bytes);
 FOVEA_API fovea_status fovea_quant_quantize(
     fovea_context* ctx, const fovea_quant_quantize_params* params);
+
+/** What codes stand for:
+ *    y = code * scale, + mean with smooth, then with hadamard (y H / sqrt(m)) * sign
+ *  each step rounded in f32, y then to its dtype.  Groups, formats, means and signs: as
+ *  quant_quantize.  Packed tokens of no sequence are not written.  Bits: the same on host and CUDA,
+ *  whatever else the batch holds.
+ *
+ *  Limits: d is up to 3072 on CUDA, any on the host. */
+typedef struct fovea_quant_dequantize_params {
+  size_t struct_size;  /**< sizeof(fovea_quant_dequantize_params) */
+  fovea_tensor y;      /**< [out] (b, s, h, d) f32 f16 bf16 */
+  fovea_tensor start;  /**< [in, optional] (r+1) i32: first packed token of each sequence, ascending
+                            from 0; then b = 1 */
+  fovea_tensor code;   /**< [in, optional] (b, s, h, code_d) e4m3 i8 u8: this or code_t */
+  fovea_tensor code_t; /**< [in, optional] (b, h, d, padded) e4m3 i8 u8: as quant_quantize's */
+  fovea_tensor scale;  /**< [in] (b, h, n) f32 e4m3 u8: as quant_quantize's */
+  fovea_tensor mean;   /**< [in, optional] (b, h, means, d) f32: with smooth */
+  int64_t block;       /**< as quant_quantize's */
+  int64_t seed;        /**< signs of the rotation; with hadamard */
+  int32_t hadamard;    /**< 1: the codes are of rotated columns */
+  int32_t code_order;  /**< fovea_code_order */
+  int32_t group;       /**< fovea_scale_group */
+  int32_t code_format; /**< fovea_code_format */
+  int32_t smooth;      /**< fovea_smooth */
+  int32_t reserved;    /**< 0 */
+} fovea_quant_dequantize_params;
+
+FOVEA_API fovea_status fovea_quant_dequantize_workspace(
+    fovea_context* ctx, const fovea_quant_dequantize_params* params, size_t* bytes);
+FOVEA_API fovea_status fovea_quant_dequantize(
+    fovea_context* ctx, const fovea_quant_dequantize_params* params);
 
 /** Attention of codes, FlashAttention-3's FP8 recipe.  For query row i over the keys it sees
  *  (attention.h: positions bottom-right aligned, causal, windows), in tiles from the last to the

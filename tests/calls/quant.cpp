@@ -6,9 +6,21 @@ namespace {
 
 const Calls kCalls = {
     {"quant_forward", "all", "v q_scale k_scale v_scale lse query_len key_len sink_logit", ""},
+    {"quant_quantize", "all", "code code_t", "n=1"},
     {"quant_quantize", "plain", "code code_t", "n=1"},
     {"quant_quantize", "block", "code_t", "block=64 n=1 x:bf16"},
     {"quant_quantize", "packed", "code code_t start", "b=1 r=2 n=2 padded=256"},
+    {"quant_quantize", "smooth", "code mean k k_mean delta", "smooth=2 n=1 g=2"},
+    {"quant_quantize", "packed_keys", "code mean k k_mean delta key_start",
+     "smooth=2 n=1 g=2 k_means=2"},
+    {"quant_quantize", "micro", "code code_t",
+     "code_format=2 group=5 code:u8 code_t:u8 scale:e4m3 "
+     "n=3 code_d=4 padded=64"},
+    {"quant_dequantize", "all", "code", "n=1"},
+    {"quant_dequantize", "plain", "code", "n=1"},
+    {"quant_dequantize", "packed", "code start", "b=1 r=2 n=2"},
+    {"quant_dequantize", "smooth", "code_t mean", "smooth=1 n=1"},
+    {"quant_dequantize", "large", "code", "s=256 n=1"},
     {"quant_forward", "plain", "v lse sink_logit query_len key_len", ""},
     {"quant_forward", "scales", "v_t q_scale k_scale v_scale lse", "o:bf16"},
     {"quant_forward", "packed", "v_t q_scale k_scale v_scale lse query_start key_start",

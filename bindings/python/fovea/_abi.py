@@ -100,6 +100,37 @@ run of 16 tokens then stands as 0 1 8 9 2 3 10 11 4 5 12 13 6 7 14 15."""
     V_PERM16 = 1  # runs of 16 in the order above
 
 
+class CodeFormat(enum.IntEnum):
+    """What a code is.  In i4 and e2m1 a byte holds two: element 2k in bits 0-3, 2k + 1 in bits 4-7.
+i4 is two's complement.  e2m1 has a sign and 0 0.5 1 1.5 2 3 4 6."""
+
+    DTYPE = 0  # what the tensor's dtype says: e4m3 or i8
+    I4 = 1  # -7 .. 7, u8 of pairs
+    E2M1 = 2  # u8 of pairs
+
+
+class ScaleGroup(enum.IntEnum):
+    """What shares a scale; entries as the opening comment says."""
+
+    BLOCK = 0  # a block of tokens
+    THREAD_Q = 1  # tokens of a block that are equal modulo 8
+    THREAD_K = 2  # tokens of a block whose i % 8 / 2 are equal
+    TOKEN = 3  # a token
+    CHANNEL = 4  # a column, over all tokens of a sequence
+    MICRO16 = 5  # 16 columns of a token
+    MICRO32 = 6  # 32 columns of a token
+    MICRO16_T = 7  # 16 columns of code_t
+    MICRO32_T = 8  # 32 columns of code_t
+
+
+class Smooth(enum.IntEnum):
+    """What is taken off before codes are made."""
+
+    NONE = 0  # nothing
+    SEQUENCE = 1  # each column's mean over the sequence
+    BLOCK = 2  # each column's mean over a block of 128 tokens, rounded to bf16
+
+
 class Direction(enum.IntEnum):
     """Which distribution the logarithm of the ratio is weighted with."""
 
@@ -519,10 +550,39 @@ class QuantQuantizeParams(C.Structure):
         ("code", Tensor),
         ("code_t", Tensor),
         ("scale", Tensor),
+        ("mean", Tensor),
+        ("k", Tensor),
+        ("k_mean", Tensor),
+        ("key_start", Tensor),
+        ("delta", Tensor),
+        ("block", C.c_int64),
+        ("seed", C.c_int64),
+        ("scale_max", C.c_float),
+        ("hadamard", C.c_int32),
+        ("code_order", C.c_int32),
+        ("group", C.c_int32),
+        ("code_format", C.c_int32),
+        ("smooth", C.c_int32),
+    ]
+
+
+class QuantDequantizeParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("y", Tensor),
+        ("start", Tensor),
+        ("code", Tensor),
+        ("code_t", Tensor),
+        ("scale", Tensor),
+        ("mean", Tensor),
         ("block", C.c_int64),
         ("seed", C.c_int64),
         ("hadamard", C.c_int32),
         ("code_order", C.c_int32),
+        ("group", C.c_int32),
+        ("code_format", C.c_int32),
+        ("smooth", C.c_int32),
+        ("reserved", C.c_int32),
     ]
 
 
@@ -2478,7 +2538,8 @@ SIZES = {
     CacheGetParams: 688,
     RopeForwardParams: 600,
     RopeTableGetParams: 336,
-    QuantQuantizeParams: 512,
+    QuantQuantizeParams: 1008,
+    QuantDequantizeParams: 624,
     QuantForwardParams: 1408,
     KlForwardParams: 1416,
     KlBackwardParams: 1896,
@@ -2599,6 +2660,9 @@ FUNCTIONS = {
     "fovea_quant_quantize_workspace": (C.c_int, [C.c_void_p, C.POINTER(QuantQuantizeParams),
         C.POINTER(C.c_size_t)]),
     "fovea_quant_quantize": (C.c_int, [C.c_void_p, C.POINTER(QuantQuantizeParams)]),
+    "fovea_quant_dequantize_workspace": (C.c_int, [C.c_void_p, C.POINTER(QuantDequantizeParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_quant_dequantize": (C.c_int, [C.c_void_p, C.POINTER(QuantDequantizeParams)]),
     "fovea_quant_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(QuantForwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_quant_forward": (C.c_int, [C.c_void_p, C.POINTER(QuantForwardParams)]),

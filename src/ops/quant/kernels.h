@@ -4,6 +4,7 @@
 #include "core/attend.h"
 #include "core/locate.h"
 #include "core/plan.h"
+#include "fovea/quant.h"
 
 namespace fovea {
 
@@ -14,10 +15,16 @@ constexpr float kLift = 256;       // p is rounded at 2^8 p: most of e4m3's rang
 FOVEA_HD int64_t permuted(int64_t i) {
   return (i & ~int64_t{15}) | (i >> 1 & 3) << 2 | (i >> 3 & 1) << 1 | (i & 1);
 }
-// The block of token i >= 0, of 64 or kCodeRun tokens.  A shift: on the device the division of two
-// int64 is a call and takes its registers.
+// The block of token i >= 0: blocks are of 16, 32 or a multiple of 64 tokens.  On the device the
+// division of two int64 is a call and takes its registers; 2^38 tokens fit no device.
 FOVEA_HD int64_t block_of(int64_t i, int64_t block) {
-  return i >> (block == kCodeRun ? 7 : 6);
+  if (block == kCodeRun) return i >> 7;
+  if (block <= 64) return i >> (block == 64 ? 6 : block == 32 ? 5 : 4);
+#ifdef __CUDA_ARCH__
+  return static_cast<uint32_t>(i >> 6) / static_cast<uint32_t>(block >> 6);
+#else
+  return i / block;
+#endif
 }
 
 // Entries of sequence r in a row of scales, or of units of codes: where the first is.
@@ -31,23 +38,90 @@ inline int64_t entries(const IntVector& start, int64_t s, int64_t sequences, int
   return block ? (s + block - 1) / block : 1;
 }
 
+// The tokens that share a scale, of the groups that every column of a token is in: BLOCK, THREAD_Q,
+// THREAD_K and TOKEN.
+struct ScaleGroup {
+  int32_t kind;   // fovea_scale_group
+  int64_t block;  // of BLOCK and THREAD: 0 is one a sequence
+
+  // Scales of a block.
+  FOVEA_HD int64_t parts() const {
+    return kind == FOVEA_SCALE_GROUP_THREAD_Q ? 8 : kind == FOVEA_SCALE_GROUP_THREAD_K ? 4 : 1;
+  }
+  // The entry of token i >= 0 of a sequence, counted from the sequence's first.
+  FOVEA_HD int64_t entry(int64_t i) const {
+    if (kind == FOVEA_SCALE_GROUP_TOKEN) return i;
+    const int64_t first = block ? block_of(i, block) : 0;
+    if (kind == FOVEA_SCALE_GROUP_THREAD_Q) return first * 8 + i % 8;
+    if (kind == FOVEA_SCALE_GROUP_THREAD_K) return first * 4 + i % 8 / 2;
+    return first;
+  }
+  // Where sequence r has its first entry in a row.
+  FOVEA_HD int64_t first(const IntVector& start, int64_t s, int64_t r) const {
+    if (kind == FOVEA_SCALE_GROUP_TOKEN) return start ? clamp_i64(start[r], 0, s) : 0;
+    return first_entry(start, s, r, block) * parts();
+  }
+};
+
+// How many entries a row of scales of tokens has.
+inline int64_t entries(const IntVector& start, int64_t s, int64_t sequences,
+                       const ScaleGroup& group) {
+  if (group.kind == FOVEA_SCALE_GROUP_TOKEN) return s;
+  return entries(start, s, sequences, group.block) * group.parts();
+}
+
 // Columns of transposed codes for that many units; no tensor has the most there can be.
 inline int64_t code_columns(int64_t units) {
   int64_t columns;
   return __builtin_mul_overflow(units, kCodeRun, &columns) ? INT64_MAX : columns;
 }
 
-struct Quantize {
-  View<4> x, code, code_t;
+enum class CodeKind : int32_t { e4m3, i8, i4, e2m1 };
+
+// Codes and their scales: what quantising writes and the reverse reads.
+struct Codes {
+  View<4> code, code_t;
   View<3> scale;
-  int32_t x_dtype;
+  View<4> mean;
   IntVector start;
   int64_t b, s, h, d, sequences;
-  int64_t scales, padded;  // entries of a row of scale; columns of code_t
+  int64_t scales, padded;  // entries of a row of scale; columns of code_t, in codes
   int64_t units;           // of 128 tokens that are walked, one at least
-  int64_t block, seed;
+  int64_t seed;
   int64_t run;  // columns that are rotated together; 0: none are
+  ScaleGroup group;
+  CodeKind kind;
+  int32_t smooth;  // fovea_smooth
   bool permutes;
+
+  // Codes in a byte.
+  FOVEA_HD int64_t per_byte() const { return kind >= CodeKind::i4 ? 2 : 1; }
+  // Columns of a token, or of code_t with `transposed`, that share a micro scale; 0: no micro
+  // group.
+  FOVEA_HD int64_t micro() const {
+    return group.kind < FOVEA_SCALE_GROUP_MICRO16 ? 0 : group.kind % 2 ? 16 : 32;
+  }
+  FOVEA_HD bool transposed() const { return group.kind >= FOVEA_SCALE_GROUP_MICRO16_T; }
+  FOVEA_HD bool channel() const { return group.kind == FOVEA_SCALE_GROUP_CHANNEL; }
+  // Blocks that are no part of a unit.
+  FOVEA_HD bool wide() const {
+    return group.kind == FOVEA_SCALE_GROUP_BLOCK && (group.block == 0 || group.block > kCodeRun);
+  }
+};
+static_assert(FOVEA_SCALE_GROUP_MICRO16 % 2 && FOVEA_SCALE_GROUP_MICRO16_T % 2);
+
+struct Quantize : Codes {
+  View<4> x;
+  int32_t x_dtype;
+  float most;  // the largest code
+  View<4> k, k_mean, delta;
+  IntVector key_start;
+  int64_t t, g;
+};
+
+struct Dequantize : Codes {
+  View<4> y;
+  int32_t y_dtype;
 };
 
 // Scales of the tokens of a sequence and head.  first: the first block's; nullptr: all are 1.
@@ -106,10 +180,12 @@ FOVEA_HD const Attend& attend_in(const QuantAttend& call) {
 }
 
 extern const Kernel<Quantize> quant_quantize_host;
+extern const Kernel<Dequantize> quant_dequantize_host;
 extern const Kernel<QuantAttend> quant_forward_host;
 
 // CUDA builds only.  tile: aligned rows of 64, 128 or 256 columns; any: every valid call.
 extern const Kernel<Quantize> quant_quantize_tile, quant_quantize_any;
+extern const Kernel<Dequantize> quant_dequantize_any;
 // sm90: Hopper's tensor cores; simt: every valid call.
 extern const Kernel<QuantAttend> quant_forward_sm90, quant_forward_simt;
 

@@ -72,6 +72,30 @@ const FOVEA_CODE_ORDER_PLAIN = Int32(0)
 const FOVEA_CODE_ORDER_V_PERM16 = Int32(1)
 const CODE_ORDER = (plain=FOVEA_CODE_ORDER_PLAIN, v_perm16=FOVEA_CODE_ORDER_V_PERM16)
 
+# What a code is.  In i4 and e2m1 a byte holds two: element 2k in bits 0-3, 2k + 1 in bits 4-7.
+const FOVEA_CODE_FORMAT_DTYPE = Int32(0)
+const FOVEA_CODE_FORMAT_I4 = Int32(1)
+const FOVEA_CODE_FORMAT_E2M1 = Int32(2)
+const CODE_FORMAT = (dtype=FOVEA_CODE_FORMAT_DTYPE, i4=FOVEA_CODE_FORMAT_I4, e2m1=FOVEA_CODE_FORMAT_E2M1)
+
+# What shares a scale; entries as the opening comment says.
+const FOVEA_SCALE_GROUP_BLOCK = Int32(0)
+const FOVEA_SCALE_GROUP_THREAD_Q = Int32(1)
+const FOVEA_SCALE_GROUP_THREAD_K = Int32(2)
+const FOVEA_SCALE_GROUP_TOKEN = Int32(3)
+const FOVEA_SCALE_GROUP_CHANNEL = Int32(4)
+const FOVEA_SCALE_GROUP_MICRO16 = Int32(5)
+const FOVEA_SCALE_GROUP_MICRO32 = Int32(6)
+const FOVEA_SCALE_GROUP_MICRO16_T = Int32(7)
+const FOVEA_SCALE_GROUP_MICRO32_T = Int32(8)
+const SCALE_GROUP = (block=FOVEA_SCALE_GROUP_BLOCK, thread_q=FOVEA_SCALE_GROUP_THREAD_Q, thread_k=FOVEA_SCALE_GROUP_THREAD_K, token=FOVEA_SCALE_GROUP_TOKEN, channel=FOVEA_SCALE_GROUP_CHANNEL, micro16=FOVEA_SCALE_GROUP_MICRO16, micro32=FOVEA_SCALE_GROUP_MICRO32, micro16_t=FOVEA_SCALE_GROUP_MICRO16_T, micro32_t=FOVEA_SCALE_GROUP_MICRO32_T)
+
+# What is taken off before codes are made.
+const FOVEA_SMOOTH_NONE = Int32(0)
+const FOVEA_SMOOTH_SEQUENCE = Int32(1)
+const FOVEA_SMOOTH_BLOCK = Int32(2)
+const SMOOTH = (none=FOVEA_SMOOTH_NONE, sequence=FOVEA_SMOOTH_SEQUENCE, block=FOVEA_SMOOTH_BLOCK)
+
 # Which distribution the logarithm of the ratio is weighted with.
 const FOVEA_DIRECTION_TEACHER_STUDENT = Int32(0)
 const FOVEA_DIRECTION_STUDENT_TEACHER = Int32(1)
@@ -423,10 +447,38 @@ struct QuantQuantizeParams
     code::Tensor
     code_t::Tensor
     scale::Tensor
+    mean::Tensor
+    k::Tensor
+    k_mean::Tensor
+    key_start::Tensor
+    delta::Tensor
+    block::Int64
+    seed::Int64
+    scale_max::Float32
+    hadamard::Int32
+    code_order::Int32
+    group::Int32
+    code_format::Int32
+    smooth::Int32
+end
+
+# fovea_quant_dequantize_params
+struct QuantDequantizeParams
+    struct_size::Csize_t
+    y::Tensor
+    start::Tensor
+    code::Tensor
+    code_t::Tensor
+    scale::Tensor
+    mean::Tensor
     block::Int64
     seed::Int64
     hadamard::Int32
     code_order::Int32
+    group::Int32
+    code_format::Int32
+    smooth::Int32
+    reserved::Int32
 end
 
 # fovea_quant_forward_params
@@ -2465,6 +2517,14 @@ fovea_quant_quantize_workspace(ctx, params, bytes) =
 const _fovea_quant_quantize = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_quant_quantize(ctx, params) =
     ccall(symbol(_fovea_quant_quantize, :fovea_quant_quantize), Int32, (Ptr{Cvoid}, Ref{QuantQuantizeParams}), ctx, params)
+
+const _fovea_quant_dequantize_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_quant_dequantize_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_quant_dequantize_workspace, :fovea_quant_dequantize_workspace), Int32, (Ptr{Cvoid}, Ref{QuantDequantizeParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_quant_dequantize = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_quant_dequantize(ctx, params) =
+    ccall(symbol(_fovea_quant_dequantize, :fovea_quant_dequantize), Int32, (Ptr{Cvoid}, Ref{QuantDequantizeParams}), ctx, params)
 
 const _fovea_quant_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_quant_forward_workspace(ctx, params, bytes) =

@@ -3,13 +3,16 @@
 //! The enums under their Rust names.
 pub use crate::sys::fovea_backend as Backend;
 pub use crate::sys::fovea_build as Build;
+pub use crate::sys::fovea_code_format as CodeFormat;
 pub use crate::sys::fovea_code_order as CodeOrder;
 pub use crate::sys::fovea_direction as Direction;
 pub use crate::sys::fovea_dtype as DType;
 pub use crate::sys::fovea_edge_kind as EdgeKind;
 pub use crate::sys::fovea_memory as Memory;
 pub use crate::sys::fovea_property as Property;
+pub use crate::sys::fovea_scale_group as ScaleGroup;
 pub use crate::sys::fovea_scaling as Scaling;
+pub use crate::sys::fovea_smooth as Smooth;
 
 /// Those of experimental operations.
 pub(crate) mod experimental {
