@@ -83,9 +83,12 @@ using WideLists = KeySourceOf<ListedKeys, RowBoxes>;
 static_assert(KeySource<WideLists>);
 struct NoMaps {};
 
-// Six warps copy rows: what is in flight for one does not fill the bus.
-template <int Dtype, int D, bool VInK>
+// Six warps copy rows: what is in flight for one does not fill the bus.  Joined: K is (v, k), for
+// q_value.
+template <int Dtype, int D, bool VInK, bool Joined>
 struct WideListShape90 : WideShape90<Dtype, D, VInK> {
+  static constexpr bool joined = Joined;
+  static_assert(!Joined || WideShape90<Dtype, D, VInK>::joins);
   static constexpr int threads = 512, producer_regs = 48;
   static constexpr bool values_first = true;
   static constexpr int loaders = 6, readers = loaders + 1;
