@@ -50,6 +50,10 @@ struct ListedKeys {
     low = static_cast<int>(seen.low), high = static_cast<int>(seen.high);
     first_low = static_cast<int>(seen.first_low), first_high = static_cast<int>(seen.first_high);
   }
+  // Planned while the kernel before may still write lists: whether the list is still as long.
+  __device__ bool unchanged(const KeyListAttend& a, const RowTile& tile) const {
+    return places == static_cast<int>(a.lists.count(row_of(a, tile)));
+  }
   // Only whether a step is before another's tile: no step is.
   __device__ int key_tile(int) const { return 0; }
   __device__ bool sees(int key) const {
