@@ -782,7 +782,7 @@ class SparseCases {
         x.page = where == Where::paged ? pages[n % 4] : 0, x.b = where == Where::batched ? 1 : 2;
         x.splits = n % 3 == 2 ? 2 : 1, x.counts = n % 4 != 1, x.sink_logit = n % 5 == 1;
         x.o_f32 = n % 7 == 2, x.lse = n % 6 != 5;
-        x.softcap = n % 3 == 1 && !c.record && !c.codes;
+        x.softcap = n % 3 == 1 && !c.q_value && !c.codes;
         x.axis = where != Where::paged && span == Span::causal ? 1 + n % 2 : 0;
         ++n;
         if (c.dtype == FOVEA_F16 && n % 3) continue;

@@ -43,8 +43,10 @@ __global__ void __launch_bounds__(kWarps * 32)
     MergedRow row;
     if (!find_row(a, parts, w, row)) continue;
     pdl_wait();
+    pdl_trigger();  // the kernel after may start: it writes nothing before this one has ended
     combine_row(a, parts, row.batch, row.i, row.h, row.chunk);
   }
+  pdl_wait();  // of blocks without rows
 }
 
 // A block is a team.
@@ -59,6 +61,7 @@ __global__ void __launch_bounds__(kTeamMost * 32)
     MergedRow at;
     if (!find_row(a, parts, w, at)) continue;
     pdl_wait();
+    pdl_trigger();
     const PartialRow row(a, parts, at.batch * parts.out.extent + at.i, at.h, at.chunk);
     const float sink = sink_of(a, at.h);
     const MergedSplits own = merge_splits<kTeamSplits, false>(parts, row, begin, end, sink);
@@ -81,6 +84,7 @@ __global__ void __launch_bounds__(kTeamMost * 32)
     }
     __syncthreads();
   }
+  pdl_wait();
 }
 
 }  // namespace

@@ -6,7 +6,9 @@
 //   | parameters alone          | at once                | at once                              |
 //   | device data               | at once, speculatively | once it is confirmed                 |
 //   | the same, copies_early    | at once, speculatively | by producers at once, consumers then |
-//   | a list, scales of codes   | once that kernel ended | at once                              |
+//   | the length of a list of   | at once, speculatively | once it is confirmed                 |
+//   | single keys               |                        |                                      |
+//   | other lists, scales       | once that kernel ended | at once                              |
 //
 // Confirmed: the kernel before has ended, and the device data is still the same.  A tile of which
 // producers know, but which the data contradicts, is given up: it is confirmed without rows and of

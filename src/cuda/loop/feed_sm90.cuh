@@ -150,6 +150,11 @@ struct Producer90 {
   static constexpr bool kEarly = copies_early<Shape>();
   // The mask asks for more device data: windows of heads, lengths of contexts.
   static constexpr bool kSpans = Mask::sinks;
+  // What the steps of a walk read is confirmed like the geometry.
+  static constexpr bool kConfirms = requires(
+      const typename Source::Steps& steps, const typename Source::Call& call, const RowTile& tile) {
+    steps.unchanged(call, tile);
+  };
 
   __device__ static int producer_warps_of(const Attend& a) {
     return a.sequences.page && a.sequences.page < BN ? kProducerWarps : 1;
@@ -174,7 +179,7 @@ struct Producer90 {
   // then without rows.
   __device__ bool ragged() const { return a.sequences.query_start || a.sequences.query_len; }
   __device__ static bool same(const Sequence& x, const Sequence& y) {
-    if (kSpans && x.context != y.context) return false;
+    if ((kSpans || kConfirms) && x.context != y.context) return false;
     return x.row_begin == y.row_begin && x.rows == y.rows && x.key_batch == y.key_batch &&
            x.key_begin == y.key_begin && x.key_first == y.key_first && x.keys == y.keys;
   }
@@ -184,7 +189,8 @@ struct Producer90 {
     typename Shared::TileState slot;
     // The counters are at rest once the kernel before has ended: with a prefetch they are asked for
     // nothing before this one copies.
-    const bool late = Source::Steps::reads_device || (kSpans && a.mask.head_window) ||
+    const bool late = (Source::Steps::reads_device && !kConfirms) ||
+                      (kSpans && a.mask.head_window) ||
                       (kPrefetch == 0 && (geometry_on_device(a) || schedule.counters));
     EarlyPlan<Shared, kEarly> early(
         shared, late, depends_on_device<Source>(a, boxes) || (kSpans && a.sequences.context_len));
@@ -213,8 +219,11 @@ struct Producer90 {
         new (&work) Slot(call, grid, a.sequences[r], r, place.head - r * heads, place, rows, BN);
       __syncwarp();
       const bool empty = work.tile.size <= 0;
-      const Guess guess =
-          publish(early, slot, work, [&] { return same(a.sequences[r], work.tile.rows.seq); });
+      const Guess guess = publish(early, slot, work, [&] {
+        bool right = same(a.sequences[r], work.tile.rows.seq);
+        if constexpr (kConfirms) right = right && (empty || work.unchanged(call, work.tile));
+        return right;
+      });
       if (guess == Guess::again) continue;
       if (!empty) {
         slot.next();

@@ -6,7 +6,7 @@
 //   Copies arrive at a part's barrier by themselves.  They write by the generic proxy and wgmma
 //   reads by the async one.  So the relay waits for that barrier, has a fence, and tells consumers.
 //   Places that name no key are rows of zeros, and absent: 0 times NaN is NaN.
-//   With q_value a row of K is one of v and one of k, and a row of Q one of q_value and one of q.
+//   joined: a row of K is one of v and one of k, and a row of Q one of q_value and one of q.
 #pragma once
 #include "cuda/loop/feed_sm90.cuh"
 #include "cuda/loop/stored_key.cuh"
@@ -47,9 +47,6 @@ class WideListProducer90
   static constexpr int BN = Shape::BN, kLoaders = Shape::loaders;
   static constexpr int kRows = 4, kQuads = BN / kRows;  // of a tile
   static constexpr int kMost = (kQuads + kLoaders - 1) / kLoaders;
-
-  // K is (v, k).
-  __device__ __forceinline__ bool joined() const { return Shape::joins && this->a.q_value; }
 
   // Fences what has been copied, and tells the consumers.
   struct Relay {
@@ -94,7 +91,7 @@ class WideListProducer90
       const uint32_t to = all.shared.q();
       constexpr int kUnits = Shape::key_units * 4;
       all.shared.q_pipe().acquire(q);
-      if (all.joined()) {
+      if constexpr (Shape::joined) {
         copy_query_of<kUnits>(work.tile, a.q_value, a.e, to);
         copy_query_of<Shape::tails>(work.tile, a.q, a.d, to + kUnits * Panel::bytes);
       } else {
@@ -157,16 +154,24 @@ class WideListProducer90
       uint32_t there;  // bit i: the row of quad i
       int quads;
     };
-    __device__ __forceinline__ Rows rows_of(const Slot& work, const View<4>& x,
-                                            StoredKey key) const {
-      Rows rows;
+    // Of x, and where it is not x the same rows of `tail`.
+    struct JoinedRows : Rows {
+      const uint16_t* tail[Shape::joined ? kMost : 1];
+    };
+    __device__ __forceinline__ JoinedRows rows_of(const Slot& work, const View<4>& x,
+                                                  const View<4>& tail, StoredKey key) const {
+      JoinedRows rows;
       rows.there = 0, rows.quads = 0;
-      const uint16_t* origin = x.as<uint16_t>() + work.key_head * x.stride[2];
+      const auto row = [&](const View<4>& x, int block, int token) {
+        const uint16_t* origin = x.as<uint16_t>() + work.key_head * x.stride[2];
+        return block < 0 ? origin : origin + block * x.stride[0] + token * x.stride[1];
+      };
 #pragma unroll
       for (int i = 0; i < kMost; ++i) {
         const int from = i * kRows + lane / kPanelChunks, block = __shfl_sync(~0u, key.block, from),
                   token = __shfl_sync(~0u, key.token, from);
-        rows.row[i] = block < 0 ? origin : origin + block * x.stride[0] + token * x.stride[1];
+        rows.row[i] = row(x, block, token);
+        if constexpr (Shape::joined) rows.tail[i] = row(tail, block, token);
         rows.there |= (block >= 0) << i;
         rows.quads += first + i * kLoaders < kQuads;
       }
@@ -203,16 +208,11 @@ class WideListProducer90
     __device__ __forceinline__ void copy_keys(const Slot& work, StoredKey key) {
       const Shared& shared = all.shared;
       const Attend& a = all.a;
-      const bool joined = all.joined();
-      int width = static_cast<int>(joined ? a.e : a.d);
-      Rows rows = rows_of(work, joined ? a.v : a.k, key);
+      const int width = static_cast<int>(Shape::joined ? a.e : a.d);
+      JoinedRows rows = rows_of(work, Shape::joined ? a.v : a.k, a.k, key);
       const uint32_t absent = ~__ballot_sync(~0u, key.block >= 0);
 #pragma unroll
       for (int part = 0; part < Shape::parts; ++part) {
-        const bool tail = part == Shape::key_units;
-        int column = part * 256;
-        if (tail && joined)
-          rows = rows_of(work, a.k, key), width = static_cast<int>(a.d), column = 0;
         sm90::barrier_wait(shared.key_empty(at.number, part), shared.empty_phase(at.number, part));
         if (part == 0) {
           if (lane < rows.quads)
@@ -220,16 +220,22 @@ class WideListProducer90
                 absent >> lane * kRows & ((1 << kRows) - 1);
           __syncwarp();
         }
-        if (tail)
-          copy_part<1>(rows, column, width, shared.keys(at.number, part));
-        else
-          copy_part<4>(rows, column, width, shared.keys(at.number, part));
+        const uint32_t to = shared.keys(at.number, part);
+        if (part < Shape::key_units) {
+          copy_part<4>(rows, part * 256, width, to);
+        } else if constexpr (Shape::joined) {
+#pragma unroll
+          for (int i = 0; i < kMost; ++i) rows.row[i] = rows.tail[i];
+          copy_part<1>(rows, 0, static_cast<int>(a.d), to);
+        } else {
+          copy_part<1>(rows, part * 256, width, to);
+        }
         copied_to(shared.keys_copied(at.number, part));
       }
     }
     __device__ __forceinline__ void copy_values(const Slot& work, StoredKey key) {
       const Shared& shared = all.shared;
-      const Rows rows = rows_of(work, all.a.v, key);
+      const Rows rows = rows_of(work, all.a.v, all.a.v, key);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         shared.value_pipe().acquire(at.half(half));

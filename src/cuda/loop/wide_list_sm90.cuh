@@ -50,6 +50,10 @@ struct ListedKeys {
     low = static_cast<int>(seen.low), high = static_cast<int>(seen.high);
     first_low = static_cast<int>(seen.first_low), first_high = static_cast<int>(seen.first_high);
   }
+  // Planned while the kernel before may still write lists: whether the list is still as long.
+  __device__ bool unchanged(const KeyListAttend& a, const RowTile& tile) const {
+    return places == static_cast<int>(a.lists.count(row_of(a, tile)));
+  }
   // Only whether a step is before another's tile: no step is.
   __device__ int key_tile(int) const { return 0; }
   __device__ bool sees(int key) const {
@@ -83,9 +87,12 @@ using WideLists = KeySourceOf<ListedKeys, RowBoxes>;
 static_assert(KeySource<WideLists>);
 struct NoMaps {};
 
-// Six warps copy rows: what is in flight for one does not fill the bus.
-template <int Dtype, int D, bool VInK>
+// Six warps copy rows: what is in flight for one does not fill the bus.  Joined: K is (v, k), for
+// q_value.
+template <int Dtype, int D, bool VInK, bool Joined>
 struct WideListShape90 : WideShape90<Dtype, D, VInK> {
+  static constexpr bool joined = Joined;
+  static_assert(!Joined || WideShape90<Dtype, D, VInK>::joins);
   static constexpr int threads = 512, producer_regs = 48;
   static constexpr bool values_first = true;
   static constexpr int loaders = 6, readers = loaders + 1;

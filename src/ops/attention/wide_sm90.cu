@@ -105,13 +105,12 @@ Text refuses(const Context& ctx, const Attend& given) {
 }
 
 // The splits that end soonest, counted in key tiles.  A work item costs its own and kWorkTiles
-// more. The merge costs kMergeTiles, and kRoundTiles for every eight splits, which it loads at
-// once.
+// more. The merge costs kMergeTiles, and kPartTiles for every 64 splits, whose sums it reads.
 int64_t best_splits(int64_t items, int64_t key_tiles, int64_t multiprocessors) {
-  constexpr int64_t kWorkTiles = 3, kMergeTiles = 3, kRoundTiles = 1, kMost = 128;
+  constexpr int64_t kWorkTiles = 3, kMergeTiles = 3, kPartTiles = 1, kMost = 128;
   const auto cost = [&](int64_t splits) {
     return ceil_div(items * splits, multiprocessors) * (ceil_div(key_tiles, splits) + kWorkTiles) +
-           (splits > 1 ? kMergeTiles + ceil_div(splits, 8) * kRoundTiles : 0);
+           (splits > 1 ? kMergeTiles + ceil_div(splits, 64) * kPartTiles : 0);
   };
   int64_t best = 1;
   for (int64_t s = 2; s <= std::min(key_tiles, kMost); ++s)

@@ -19,7 +19,7 @@ struct WideListWork90 {
 // A row of wide.inc.
 struct WideListConfig90 {
   int dtype, d;
-  bool v_in_k, softcap, codes;
+  bool v_in_k, joined, softcap, codes;
 };
 
 struct WideListInstance90 {

@@ -35,13 +35,12 @@ const std::vector<WideListInstance90>& instances() {
 }
 
 const WideListInstance90* find(const Attend& a) {
-  // With q_value K is (v, k).
-  const bool shared = a.q_value || v_in_k(a), softcap = a.score.softcap > 0;
+  const bool joined = a.q_value && !a.codes(), softcap = a.score.softcap > 0;
+  const bool shared = joined || v_in_k(a);
   for (const WideListInstance90& row : instances()) {
     const WideListConfig90& c = row.config;
-    if (c.codes != a.codes()) continue;
-    if (c.codes && c.dtype == a.dtype) return &row;
-    if (c.dtype == a.dtype && a.d <= c.d && c.v_in_k == shared && c.softcap == softcap) return &row;
+    if (c.dtype != a.dtype || c.codes != a.codes() || c.joined != joined) continue;
+    if (c.codes || (a.d <= c.d && c.v_in_k == shared && c.softcap == softcap)) return &row;
   }
   return nullptr;
 }
@@ -72,12 +71,6 @@ Text refuses_list(const SparseAttend& call) {
   return "";
 }
 
-// Of codes.
-Text coded_refuse(const Attend& a) {
-  if (Text why = codes_refuse(a); !why.empty()) return why;
-  return a.score.softcap != 0 ? reason_given("softcap") : Text();
-}
-
 Text refuses(const Context& ctx, const SparseAttend& call) {
   const Attend &given = call.attend, a = given.q_value || given.codes() ? uncoded(given) : given;
   if (Text why = hopper_refuses(ctx, a); !why.empty()) return why;
@@ -88,7 +81,8 @@ Text refuses(const Context& ctx, const SparseAttend& call) {
            ", wanted one above " + Text::number(kNarrow) + ", or q_value";
   }
   if (given.codes())
-    if (Text why = coded_refuse(given); !why.empty()) return why;
+    if (Text why = codes_refuse(given); !why.empty()) return why;
+  if ((given.q_value || given.codes()) && given.score.softcap != 0) return reason_given("softcap");
   if (a.d > kWidest) return reason("d", a.d, "at most " + Text::number(kWidest));
   if (a.e > kValues) return reason("e", a.e, "at most " + Text::number(kValues));
   if (Text why = refuses_list(call); !why.empty()) return why;

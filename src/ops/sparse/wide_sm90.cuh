@@ -17,13 +17,13 @@ void launch_wide_lists(Context& ctx, const KeyListAttend& call, const WideListWo
   const SplitEpilogue epilogue{work.parts, work.order.splits};
   const int blocks = std::min(work.schedule.items, device_info(ctx).multiprocessors);
   if constexpr (C.codes) {
-    static_assert(C.d == 576 && C.v_in_k && !C.softcap);
+    static_assert(C.d == 576 && C.v_in_k && !C.joined && !C.softcap);
     using Shape = WideCodesShape90<C.dtype>;
     launch_pdl<attend_wide_codes_sm90<Shape, WideLists, SeenMask, SplitEpilogue>>(
         ctx, "x_sparse_forward", blocks, Shape::threads, Shape::shared_bytes, call, work.grid,
         work.columns, work.order, work.schedule, epilogue);
   } else {
-    using Shape = WideListShape90<C.dtype, C.d, C.v_in_k>;
+    using Shape = WideListShape90<C.dtype, C.d, C.v_in_k, C.joined>;
     using Score = std::conditional_t<C.softcap, CappedScore, PlainScore>;
     launch_pdl<attend_wide_list_sm90<Shape, Score, SplitEpilogue>>(
         ctx, "x_sparse_forward", blocks, Shape::threads, Shape::shared_bytes, call, work.grid,

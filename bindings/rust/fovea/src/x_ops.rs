@@ -523,8 +523,8 @@ op! {
     ///                    of 64 keys at any key, column, first_keys and last_keys of at most 4096; 16
     ///                    rows or more of the heads that share a list; at most one split
     ///   wide heads there no codes; d of at most 576, e of at most 512, one of them above 256, or
-    ///                    q_value with d of at most 64; lists of single rows and single keys alone, in
-    ///                    any order; 8 heads or more that share a list and a key head
+    ///                    q_value with d of at most 64 and no softcap; lists of single rows and single
+    ///                    keys alone, in any order; 8 heads or more that share a list and a key head
     ///   codes of these   e4m3 or i8, as attention_forward's there: FP8-MLA's records with q_value, or
     ///                    v the first columns of k; windows and positions of any kind; no softcap
     /// ```
