@@ -2,6 +2,7 @@
 // What quant_quantize does between its passes over x, and delta.
 //   fold   sums of a sequence's units to means, as the tree goes on; magnitudes to scales.  A block
 //          of eight warps has 32 columns of a head of a sequence, a warp an eighth of the units.
+//   blocks magnitudes of halves of units to scales and factors of the blocks that they are of
 //   delta  <mean of a block of 128 rows, k - k_mean> in f32: a tile of 32 blocks and 64 keys, four
 //          by four a thread, 32 columns at a time through shared memory.
 #include "core/dtype.h"
@@ -78,6 +79,31 @@ __global__ void __launch_bounds__(32 * kWarps)
     const CodeScale scale(x[0], a.most);
     *a.scale.at(unit.batch, head, (a.start ? r * a.d : 0) + c) = unit.length ? scale.scale : 0;
     partials.factors[(r * a.h + head) * a.d + c] = scale.factor;
+  }
+}
+
+// Of each block of more than a unit's half the magnitude of its halves: its scale, and in place of
+// each half's magnitude the block's factor.  A warp owns a block.
+__global__ void __launch_bounds__(32 * kWarps)
+    quantize_blocks_kernel(const __grid_constant__ Quantize a, float* halves) {
+  const int lane = threadIdx.x % 32;
+  const int64_t work = unit_count(a) * 2 * a.h;
+  for (int64_t w = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32; w < work;
+       w += int64_t{gridDim.x} * kWarps) {
+    const int64_t half = w / a.h, head = w - half * a.h;
+    const CodeUnit unit = unit_at(a, half >> 1);
+    if (unit.sequence < 0) continue;
+    const int part = static_cast<int>(half & 1);
+    if (part == 0) clear_rest(a, unit, head, lane, 32);
+    const Interval block = halves_of(a, units_of(a, unit, half >> 1), half);
+    if (block.begin != half) continue;
+    const auto at = [&](int64_t i) { return ((i >> 1) * a.h + head) * 2 + (i & 1); };
+    float top = 0;
+    for (int64_t i = block.begin + lane; i < block.end; i += 32) top = greatest(top, halves[at(i)]);
+    top = float_of(__reduce_max_sync(~0u, bits_of(top)));
+    const CodeScale scale(top, a.most);
+    if (lane == 0) put_part(a, unit, head, part, scale.scale);
+    for (int64_t i = block.begin + lane; i < block.end; i += 32) halves[at(i)] = scale.factor;
   }
 }
 
@@ -168,6 +194,9 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void launch_fold(Context& ctx, const Quantize& a, const Partials& partials, Fold what) {
+  if (what == Fold::blocks)
+    return launch<quantize_blocks_kernel>(ctx, kOp, (unit_count(a) * 2 * a.h + kWarps - 1) / kWarps,
+                                          32 * kWarps, 0, a, partials.halves);
   launch<quantize_fold_kernel>(ctx, kOp, a.sequences * a.h * ((a.d + 31) / 32), 32 * kWarps, 0, a,
                                partials, what);
 }
