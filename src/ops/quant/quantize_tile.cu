@@ -66,13 +66,13 @@ __device__ inline void codes_of(const float (&y)[kColumns], Factor factor, uint3
   if constexpr (Kind == CodeKind::e4m3 || Kind == CodeKind::i8) {
     code[0] = four_codes<Kind>(y, factor);
     code[1] = four_codes<Kind>(y + 4, [&](int c) { return factor(4 + c); });
-    return;
-  }
+  } else {
 #pragma unroll
-  for (int c = 0; c < kColumns; ++c) {
-    const float x = product_of(y[c], factor(c));
-    const uint32_t bits = Kind == CodeKind::i4 ? integer_bits(x) & 15 : e2m1_of(x);
-    code[0] |= bits << 4 * c;
+    for (int c = 0; c < kColumns; ++c) {
+      const float x = product_of(y[c], factor(c));
+      const uint32_t bits = Kind == CodeKind::i4 ? integer_bits(x) & 15 : e2m1_of(x);
+      code[0] |= bits << 4 * c;
+    }
   }
 }
 
