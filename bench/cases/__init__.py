@@ -12,6 +12,7 @@ from . import (
     conv,
     decode,
     kl,
+    kv,
     latent_peers,
     linear,
     methods,
@@ -42,6 +43,7 @@ FAMILIES = (
     latent_peers,
     project,
     tpa,
+    kv,
 )
 
 
