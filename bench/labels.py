@@ -71,6 +71,7 @@ OPERATIONS = {
     "x_gsa": "gated slot attention",
     "x_project": "products of heads",
     "x_tpa": "tensor product attention",
+    "x_kv": "low-bit caches",
     "x_multi_token": "multi-token",
     "x_kl_jensen_shannon": "other divergences",
     "x_kl_pool": "other divergences",

@@ -65,6 +65,9 @@ def arrays(*rows):
     return {row[0]: Array(*row) for row in rows}
 
 
+KV = ["k_code", "k_scale", "k_zero", "v_code", "v_scale", "v_zero", "k_tail", "v_tail"]
+KV_NUMBERS = {"bits": 4, "group": 8}
+
 SPECIAL = {
     "cache_append": lambda: Program(
         "cache_append",
@@ -158,6 +161,51 @@ SPECIAL = {
         ),
         [Call("quant_forward", ["q", "k", "v", "k_scale", "o"], {"causal": 1})],
         "o",
+    ),
+    "x_kv_append": lambda: Program(
+        "x_kv_append",
+        arrays(
+            ("k_new", "f16", (1, 12, 1, 8)),
+            ("v_new", "f16", (1, 12, 1, 8)),
+            ("k_code", "i32", (2, 1, 1, 8, 1), None),
+            ("k_scale", "f16", (2, 1, 1, 8), None),
+            ("k_zero", "f16", (2, 1, 1, 8), None),
+            ("v_code", "i32", (2, 8, 1, 1), None),
+            ("v_scale", "f16", (2, 8, 1, 1), None),
+            ("v_zero", "f16", (2, 8, 1, 1), None),
+            ("k_tail", "f16", (1, 8, 1, 8), None),
+            ("v_tail", "f16", (1, 9, 1, 8), None),
+            ("counter", "i32", (1, 4), None),
+            ("page_table", "i32", (1, 2), [1, 0]),
+        ),
+        [Call("x_kv_append", ["k_new", "v_new", *KV, "counter", "page_table"], KV_NUMBERS)],
+        "counter",
+    ),
+    "x_kv_decode": lambda: Program(
+        "x_kv_decode",
+        arrays(
+            ("q", "f16", (1, 1, 2, 8)),
+            ("k_code", "i32", (2, 1, 1, 8, 1), range(7)),
+            ("k_scale", "f16", (2, 1, 1, 8)),
+            ("k_zero", "f16", (2, 1, 1, 8)),
+            ("v_code", "i32", (2, 8, 1, 1), range(5)),
+            ("v_scale", "f16", (2, 8, 1, 1)),
+            ("v_zero", "f16", (2, 8, 1, 1)),
+            ("k_tail", "f16", (1, 8, 1, 8)),
+            ("v_tail", "f16", (1, 9, 1, 8)),
+            ("counter", "i32", (1, 4), [12, 8, 3, 0]),
+            ("page_table", "i32", (1, 2), [1, 0]),
+            ("o", "f16", (1, 1, 2, 8), None),
+            ("lse", "f32", (1, 2, 1), None),
+        ),
+        [
+            Call(
+                "x_kv_decode",
+                ["q", *KV, "counter", "page_table", "o", "lse"],
+                {**KV_NUMBERS, "causal": 1},
+            )
+        ],
+        "lse",
     ),
     "trace_forward": lambda: Program(
         "trace_forward",

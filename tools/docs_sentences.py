@@ -29,6 +29,7 @@ def arrays(program):
 
     kinds = {
         "f32": np.float32,
+        "f16": np.float16,
         "i32": np.int32,
         "i64": np.int64,
         "u8": np.uint8,

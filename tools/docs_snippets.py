@@ -16,14 +16,14 @@ import emit_python
 import emit_rust
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-FILLS = ("wave", "codes")
+FILLS = ("wave", "codes", "halves")
 
 
 def fill(one):
-    """Which function fills an array: "wave", "codes" of 8-bit floats, or None."""
+    """Which function fills an array: "wave", "codes" of 8-bit floats, "halves" of f16, or None."""
     if one.values != "wave":
         return None
-    return "codes" if one.dtype in ("e4m3", "e5m2") else "wave"
+    return {"e4m3": "codes", "e5m2": "codes", "f16": "halves"}.get(one.dtype, "wave")
 
 
 def numbers(one):
@@ -146,6 +146,7 @@ class C(Language):
         "i8": "int8_t",
         "u8": "uint8_t",
         "e4m3": "uint8_t",
+        "f16": "uint16_t",
     }
     FILLS = {
         "wave": """static void wave(float* x, int n, int first) {
@@ -154,6 +155,10 @@ class C(Language):
 """,
         "codes": """static void codes(uint8_t* x, int n) { /* e4m3: small positive numbers */
   for (int i = 0; i < n; ++i) x[i] = (uint8_t)(i % 64);
+}
+""",
+        "halves": """static void halves(uint16_t* x, int n) { /* f16: 0.5 .. 1 */
+  for (int i = 0; i < n; ++i) x[i] = (uint16_t)(0x3800 + i % 64 * 16);
 }
 """,
     }
@@ -178,7 +183,7 @@ class C(Language):
             if fill(one) == "wave":
                 out.append(f"  wave({name}, {one.count}, {first[name]});")
             elif fill(one):
-                out.append(f"  codes({name}, {one.count});")
+                out.append(f"  {fill(one)}({name}, {one.count});")
         for call, variable in zip(program.calls, variables):
             out += self.fill_params(program, call, variable)
         run = " ||\n      ".join(
@@ -264,6 +269,7 @@ class Cpp(Language):
         "i32": "std::int32_t",
         "u8": "std::uint8_t",
         "e4m3": "fovea::e4m3",
+        "f16": "fovea::f16",
     }
     FILLS = {
         "wave": """static std::vector<float> wave(int first, std::size_t n) {
@@ -275,6 +281,12 @@ class Cpp(Language):
         "codes": """static std::vector<fovea::e4m3> codes(std::size_t n) {  // small positive numbers
   std::vector<fovea::e4m3> x(n);
   for (std::size_t i = 0; i < n; ++i) x[i].bits = static_cast<std::uint8_t>(i % 64);
+  return x;
+}
+""",
+        "halves": """static std::vector<fovea::f16> halves(std::size_t n) {  // 0.5 .. 1
+  std::vector<fovea::f16> x(n);
+  for (std::size_t i = 0; i < n; ++i) x[i].bits = static_cast<std::uint16_t>(0x3800 + i % 64 * 16);
   return x;
 }
 """,
@@ -356,6 +368,7 @@ class Python(Language):
         "i32": "np.int32",
         "u8": "np.uint8",
         "e4m3": "ml_dtypes.float8_e4m3fn",
+        "f16": "np.float16",
     }
     TRUTH, NAMED = ("False", "True"), '"{}"'
     FILLS = {
@@ -368,6 +381,12 @@ class Python(Language):
     """e4m3: small positive numbers."""
     bytes_ = (np.arange(np.prod(shape)) % 64).astype(np.uint8)
     return bytes_.view(ml_dtypes.float8_e4m3fn).reshape(shape)
+
+''',
+        "halves": '''def halves(*shape):
+    """f16: 0.5 .. 1."""
+    words = 0x3800 + np.arange(np.prod(shape)) % 64 * 16
+    return words.astype(np.uint16).view(np.float16).reshape(shape)
 
 ''',
     }
@@ -395,7 +414,7 @@ class Python(Language):
         if fill(one) == "wave":
             return f"wave({first[one.name]}, {shape})"
         if fill(one):
-            return f"codes({shape})"
+            return f"{fill(one)}({shape})"
         dtype = self.TYPES[one.dtype]
         if isinstance(one.values, range):
             return f"(np.arange({one.count}, dtype={dtype}) % {len(one.values)}).reshape({shape})"
@@ -455,8 +474,8 @@ def nested(values, shape):
 
 class Rust(Language):
     name, suffix, fence = "Rust", "rs", "rust"
-    TYPES = {"f32": "f32", "i32": "i32", "u8": "u8", "e4m3": "u8"}
-    FORMATS = {"e4m3": "E4m3"}
+    TYPES = {"f32": "f32", "i32": "i32", "u8": "u8", "e4m3": "u8", "f16": "u16"}
+    FORMATS = {"e4m3": "E4m3", "f16": "F16"}
     TRUTH = "false", "true"
     FILLS = {
         "wave": """fn wave(first: usize, n: usize) -> Vec<f32> {
@@ -466,6 +485,11 @@ class Rust(Language):
         "codes": """// e4m3: small positive numbers
 fn codes(n: usize) -> Vec<u8> {
     (0..n).map(|i| (i % 64) as u8).collect()
+}
+""",
+        "halves": """// f16: 0.5 .. 1
+fn halves(n: usize) -> Vec<u16> {
+    (0..n).map(|i| (0x3800 + i % 64 * 16) as u16).collect()
 }
 """,
     }
@@ -523,7 +547,7 @@ fn codes(n: usize) -> Vec<u8> {
         if fill(one) == "wave":
             return f"wave({first[one.name]}, {one.count})"
         if fill(one):
-            return f"codes({one.count})"
+            return f"{fill(one)}({one.count})"
         if isinstance(one.values, range):
             return f"(0..{one.count}).map(|i| i % {len(one.values)}).collect::<Vec<i32>>()"
         kind = self.TYPES[one.dtype]
@@ -571,13 +595,16 @@ def wrapped_use(text, width=96):
 
 class Julia(Language):
     name, suffix, fence = "Julia", "jl", "julia"
-    TYPES = {"f32": "Float32", "i32": "Int32", "u8": "UInt8", "e4m3": "Fovea.E4M3"}
+    TYPES = {"f32": "Float32", "i32": "Int32", "u8": "UInt8", "e4m3": "Fovea.E4M3", "f16": "Float16"}
     TRUTH, NAMED = ("false", "true"), ":{}"
     FILLS = {
         "wave": "wave(first, size...) = "
         "reshape(sin.(Float32.(first:first + prod(size) - 1)), size)\n",
         "codes": "# e4m3: small positive numbers\n"
         "codes(size...) = reshape(reinterpret(Fovea.E4M3, UInt8.((0:prod(size) - 1) .% 64)), size)\n",
+        "halves": "# f16: 0.5 .. 1\n"
+        "halves(size...) = "
+        "reshape(reinterpret(Float16, UInt16.(0x3800 .+ (0:prod(size) - 1) .% 64 .* 16)), size)\n",
     }
 
     def text(self, program):
@@ -609,7 +636,7 @@ class Julia(Language):
         if fill(one) == "wave":
             return f"wave({first[one.name]}, {size})"
         if fill(one):
-            return f"codes({size})"
+            return f"{fill(one)}({size})"
         kind = self.TYPES[one.dtype]
         if isinstance(one.values, range):
             return f"reshape({kind}.((0:{one.count - 1}) .% {len(one.values)}), {size})"

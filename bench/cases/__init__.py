@@ -13,6 +13,7 @@ from . import (
     conv,
     decode,
     kl,
+    kv,
     latent_peers,
     linear,
     methods,
@@ -44,6 +45,7 @@ FAMILIES = (
     latent_peers,
     project,
     tpa,
+    kv,
 )
 
 

@@ -106,6 +106,19 @@ struct DecayedGrads {
   float *dx, *dkey, *dlog;
 };
 
+// to[r][n] = scale_r code_rn + zero_r for n < count.  Codes of 2 or 4 bits fill a row's words, the
+// first in the lowest bits; scale and zero are f16.
+struct Unpack {
+  int64_t rows, count;
+  const uint32_t* words;
+  int64_t word_row;
+  int32_t bits;
+  const uint16_t *scale, *zero;
+  int64_t scale_row, zero_row;
+  float* to;
+  int64_t to_row;
+};
+
 // Score tiles are x[key][row], `lanes` rows in lanes: a multiple of Simd::width.
 struct Simd {
   const char* name;
@@ -212,9 +225,7 @@ struct Simd {
   void (*transpose)(int64_t rows, int64_t columns, const float* x, int64_t x_row, float* y,
                     int64_t y_row);
 
-  // to[n] = scale code_n + zero of codes of 2 or 4 bits, the first in the lowest bits of a word.
-  void (*unpack)(int64_t count, const uint32_t* words, int32_t bits, float scale, float zero,
-                 float* to);
+  void (*unpack)(const Unpack& x);
 };
 
 extern const Simd simd_base;

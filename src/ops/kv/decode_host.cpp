@@ -23,12 +23,13 @@ struct RowTile : host::RowTile {
 };
 
 struct Room {
-  Slot<float> rows, q, x, o, k, v;
+  Slot<float> q, y, x, o, k, v;
 };
 
 struct DecodePlan {
   KvDecode x;
   int64_t packed, tokens;  // query heads of a key head; of a tile
+  int64_t pitch;           // tokens, in whole vectors
   Room room;               // within a worker's bytes
   host::RowTiles tiles;
   host::SplitRows split;
@@ -115,13 +116,11 @@ class Decode {
     }
   }
 
-  // Columns of q, times the scale.
+  // Rows of q, times the scale.
   void load_queries(const Sequence& q, const RowTile& rows, void* room) const {
-    float* staged = plan_.room.rows.at(room);
     for (int r = 0; r < rows.count; ++r)
       host::load_query(simd_, a_.q, a_.dtype, host::row_offset(a_.q, q, rows.row[r], rows.head[r]),
-                       a_.d, d_pad_, a_.score.scale, staged + r * d_pad_);
-    host::transpose(staged, d_pad_, rows.count, a_.d, rows.lanes, plan_.room.q.at(room));
+                       a_.d, d_pad_, a_.score.scale, plan_.room.q.at(room) + r * d_pad_);
   }
 
   void visit(const At& at, const RowTile& rows, int64_t first, int64_t count, void* room,
@@ -133,8 +132,13 @@ class Decode {
     const int64_t lanes = rows.lanes;
     float *x = plan_.room.x.at(room), *k = plan_.room.k.at(room), shrink[kRows];
     load_keys(at, first, count, absent, k);
-    simd_.gemm({count, lanes, a_.d, k, plan_.tokens, plan_.room.q.at(room), lanes, x, lanes,
-                nullptr, true, false});
+    // Tokens lie in vectors, which few rows fill as well as many.
+    float* y = plan_.room.y.at(room);
+    simd_.gemm({rows.count, plan_.pitch, a_.d, plan_.room.q.at(room), d_pad_, k, plan_.pitch, y,
+                plan_.pitch, nullptr, false, false});
+    simd_.transpose(rows.count, count, y, plan_.pitch, x, lanes);
+    for (int64_t j = 0; rows.count < lanes && j < count; ++j)
+      std::fill(x + j * lanes + rows.count, x + (j + 1) * lanes, 0.0f);
     if (cover == host::Cover::part) {
       const host::LocalSeen local(rows, first, count);
       simd_.mask(count, lanes, x, local.low, local.high, local.first_low, local.first_high);
@@ -159,63 +163,66 @@ class Decode {
     return any;
   }
 
-  // `count` words that are `stride` apart, side by side.
-  static const uint32_t* words_of(const uint32_t* from, int64_t stride, int64_t count,
-                                  uint32_t* room) {
-    if (stride == 1) return from;
-    for (int64_t w = 0; w < count; ++w) room[w] = from[w * stride];
-    return room;
+  // Rows of codes whose words are `step` apart; simd.h has what is side by side.
+  void unpack(host::Unpack rows, int64_t step) const {
+    if (step == 1) return simd_.unpack(rows);
+    uint32_t room[kWordsMost];
+    const int64_t words = rows.count / c_.word_codes(), all = rows.rows;
+    for (rows.rows = 1; rows.rows <= all; ++rows.rows) {
+      const int64_t r = rows.rows - 1;
+      for (int64_t w = 0; w < words; ++w) room[w] = rows.words[r * rows.word_row + w * step];
+      simd_.unpack({1, rows.count, room, words, rows.bits, rows.scale + r * rows.scale_row,
+                    rows.zero + r * rows.zero_row, 0, 0, rows.to + r * rows.to_row, rows.to_row});
+    }
   }
 
   // k[channel][token].
   void load_keys(const At& at, int64_t first, int64_t count, const bool* absent, float* k) const {
-    const int64_t words = c_.group / c_.word_codes(), row = at.q.key_batch;
-    uint32_t room[kWordsMost];
+    const int64_t row = at.q.key_batch, h = at.head;
     for (int64_t n = 0; n < count; n += c_.group) {
       const int64_t j = first + n;
       if (j >= at.state.keys) break;
       if (absent[n]) {
-        for (int64_t c = 0; c < a_.d; ++c) std::fill_n(k + c * plan_.tokens + n, c_.group, 0.0f);
+        for (int64_t c = 0; c < a_.d; ++c) std::fill_n(k + c * plan_.pitch + n, c_.group, 0.0f);
         continue;
       }
       const int64_t id = c_.page_of(row, j), block = j % c_.page / c_.group;
-      for (int64_t c = 0; c < a_.d; ++c)
-        simd_.unpack(c_.group,
-                     words_of(c_.k_code.at<uint32_t>(id, block, at.head, c), c_.k_code.stride[4],
-                              words, room),
-                     c_.bits, to_float(*c_.k_scale.at<F16>(id, block, at.head, c)),
-                     to_float(*c_.k_zero.at<F16>(id, block, at.head, c)), k + c * plan_.tokens + n);
+      unpack({a_.d, c_.group, c_.k_code.at<uint32_t>(id, block, h), c_.k_code.stride[3], c_.bits,
+              c_.k_scale.at<uint16_t>(id, block, h), c_.k_zero.at<uint16_t>(id, block, h),
+              c_.k_scale.stride[3], c_.k_zero.stride[3], k + n, plan_.pitch},
+             c_.k_code.stride[4]);
     }
-    for (int64_t n = std::max<int64_t>(0, at.state.keys - first); n < count; ++n)
-      for (int64_t c = 0; c < a_.d; ++c)
-        k[c * plan_.tokens + n] = c_.key_in_tail(row, at.state, at.head, first + n, c);
+    float late[kWidthMost];
+    for (int64_t n = std::max<int64_t>(0, at.state.keys - first); n < count; ++n) {
+      host::load_row(
+          simd_, c_.k_tail.data, c_.dtype,
+          c_.k_tail.at<uint16_t>(row, first + n - at.state.keys, h) - c_.k_tail.as<uint16_t>(),
+          c_.k_tail.stride[3], a_.d, late);
+      for (int64_t c = 0; c < a_.d; ++c) k[c * plan_.pitch + n] = late[c];
+    }
   }
 
   // v[token][e_pad].
   void load_values(const At& at, int64_t first, int64_t count, const bool* absent, float* v) const {
-    const int64_t words = c_.group / c_.word_codes(), row = at.q.key_batch;
-    uint32_t room[kWordsMost];
-    for (int64_t n = 0; n < count; ++n, v += e_pad_) {
-      const int64_t j = first + n;
-      std::fill(v + a_.e, v + e_pad_, 0.0f);
-      if (absent[n]) {
-        std::fill_n(v, a_.e, 0.0f);
-        continue;
-      }
-      if (j >= at.state.values) {
+    const int64_t words = c_.group / c_.word_codes(), row = at.q.key_batch, h = at.head;
+    for (int64_t n = 0; n < count; ++n)
+      std::fill(v + n * e_pad_ + (absent[n] ? 0 : a_.e), v + (n + 1) * e_pad_, 0.0f);
+    // Groups of tokens share a page.
+    for (int64_t n = 0; n < count; n += c_.group) {
+      const int64_t j = first + n, codes = std::min<int64_t>(c_.group, at.state.values - j);
+      if (absent[n]) continue;
+      const int64_t id = codes > 0 ? c_.page_of(row, j) : 0, slot = j % c_.page;
+      for (int64_t g = 0; codes > 0 && g < a_.e / c_.group; ++g)
+        unpack({codes, c_.group, c_.v_code.at<uint32_t>(id, slot, h, g * words),
+                c_.v_code.stride[1], c_.bits, c_.v_scale.at<uint16_t>(id, slot, h, g),
+                c_.v_zero.at<uint16_t>(id, slot, h, g), c_.v_scale.stride[1], c_.v_zero.stride[1],
+                v + n * e_pad_ + g * c_.group, e_pad_},
+               c_.v_code.stride[3]);
+      for (int64_t i = n + std::max<int64_t>(codes, 0); i < std::min(n + c_.group, count); ++i)
         host::load_row(
             simd_, c_.v_tail.data, c_.dtype,
-            c_.v_tail.at<uint16_t>(row, j % c_.ring(), at.head) - c_.v_tail.as<uint16_t>(),
-            c_.v_tail.stride[3], a_.e, v);
-        continue;
-      }
-      const int64_t id = c_.page_of(row, j), slot = j % c_.page;
-      for (int64_t g = 0; g < a_.e / c_.group; ++g)
-        simd_.unpack(c_.group,
-                     words_of(c_.v_code.at<uint32_t>(id, slot, at.head, g * words),
-                              c_.v_code.stride[3], words, room),
-                     c_.bits, to_float(*c_.v_scale.at<F16>(id, slot, at.head, g)),
-                     to_float(*c_.v_zero.at<F16>(id, slot, at.head, g)), v + g * c_.group);
+            c_.v_tail.at<uint16_t>(row, (first + i) % c_.ring(), h) - c_.v_tail.as<uint16_t>(),
+            c_.v_tail.stride[3], a_.e, v + i * e_pad_);
     }
   }
 
@@ -264,12 +271,13 @@ extern const Kernel<KvDecode> kv_decode_host = {
       const Attend& a = x.attend;
       const int64_t group = x.cache.group;
       DecodePlan p{};
-      p.x = x, p.packed = a.h ? a.h / a.g : 1, p.tokens = kTokensMost / group * group;
+      p.x = x, p.packed = a.h ? a.h / a.g : 1, p.tokens = group >= 64 ? group : 64 / group * group;
       const int64_t d_pad = host::padded(a.d), e_pad = host::padded(a.e);
       Layout worker;
-      p.room.rows = worker.add<float>(kRows * d_pad), p.room.q = worker.add<float>(kRows * a.d);
+      p.pitch = host::padded(p.tokens);
+      p.room.q = worker.add<float>(kRows * d_pad), p.room.y = worker.add<float>(kRows * p.pitch);
       p.room.x = worker.add<float>(kRows * p.tokens), p.room.o = worker.add<float>(kRows * e_pad);
-      p.room.k = worker.add<float>(p.tokens * a.d), p.room.v = worker.add<float>(p.tokens * e_pad);
+      p.room.k = worker.add<float>(p.pitch * a.d), p.room.v = worker.add<float>(p.tokens * e_pad);
       const int64_t heads = a.h ? a.g : 0, items = a.sequences.count * heads;
       const int64_t tiles = host::ceil_div(a.sequences.query_max * p.packed, kRows);
       p.tiles = host::RowTiles(a.sequences.count, heads, plan.workspace);

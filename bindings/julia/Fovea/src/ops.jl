@@ -7406,8 +7406,8 @@ rows or fewer of a sequence a CUDA kernel reads the codes as they are:
                        run, rows of all tensors contiguous and 16-byte aligned, those of v_scale and
                        v_zero to their size
 
-Otherwise, and on the host where group is above 128, keys and values are formed in the workspace
-for `attention_forward`: d + e numbers a key head of each token that a sequence may have.
+The host does for groups to 128.  Otherwise keys and values are formed in the workspace for
+`attention_forward`: d + e numbers a key head of each token that a sequence may have.
 
 Sizes are Julia's, fastest first.
 - `q`: (d, h, s, b) f16 bf16

@@ -2708,8 +2708,8 @@ op! {
     ///   sm_80 and later  d and e both 64 or both 128; group 32, no sink_keys; channels of k_code one
     ///                    run, rows of all tensors contiguous and 16-byte aligned, those of v_scale and
     ///                    v_zero to their size
-    /// Otherwise, and on the host where group is above 128, keys and values are formed in the workspace
-    /// for attention_forward: d + e numbers a key head of each token that a sequence may have.
+    /// The host does for groups to 128.  Otherwise keys and values are formed in the workspace for
+    /// attention_forward: d + e numbers a key head of each token that a sequence may have.
     /// ```
     XKvDecode(x_kv_decode: fovea_x_kv_decode_params, fovea_x_kv_decode, fovea_x_kv_decode_workspace)
     new {
