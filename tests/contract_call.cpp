@@ -257,6 +257,7 @@ std::string Call::canonical(const Field& f, std::string dim) const {
     return "fixed";
   if (op->find("gate_head") && dim == "t" && !has("key_len")) dim = "s";
   // What lengths decide.
+  if (dim == "means" || dim == "v_means" || dim == "deltas" || dim == "wide") return "fixed";
   if (dim == "padded" || dim.find("_blocks") != std::string::npos) return "fixed";
   if ((dim == "n" || dim == "r+1") && op->find("code_t")) return "fixed";
   // Rows of q and of o, with the history that lies between them.

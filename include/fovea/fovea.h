@@ -109,7 +109,7 @@
  *    merge_forward, _backward           attention over several key sets as one
  *    cache_append, _copy, _get          key and value caches, contiguous or paged
  *    rope_forward, rope_table_get       rotary position embedding and its tables
- *    quant_quantize, quant_forward      e4m3 codes with scales, and attention over them
+ *    quant_quantize, quant_forward      codes with scales, and attention over them
  *    kl_forward, _backward              the divergence of two attention distributions
  *    conv_attention_forward, _backward  logits convolved over rows and keys before the softmax
  *    trace_forward                      key blocks that matter, attention over them, edges */

@@ -68,12 +68,30 @@ QuantWork work_of(const Context& ctx, const QuantAttend& a, const QuantInstance9
   return {{row_tiles, call.h, 1, 1, causal}, order, {static_cast<int32_t>(order.items()), nullptr}};
 }
 
+// "" or what is not FlashAttention-3's.
+Text recipe_refuses(const QuantAttend& a) {
+  if (a.kind != CodeKind::e4m3 || a.v_kind != CodeKind::e4m3) return "codes are not e4m3";
+  if (a.p_format != FOVEA_P_FORMAT_E4M3_256) return "p_format is not FOVEA_P_FORMAT_E4M3_256";
+  if (a.k_mean) return reason_given("k_mean");
+  if (a.delta) return reason_given("delta");
+  if (a.v_mean) return reason_given("v_mean");
+  const auto blocks = [](const ScaleAxis& axis) {
+    return axis.group == FOVEA_SCALE_GROUP_BLOCK &&
+           (axis.block == 0 || axis.block == 64 || axis.block == kCodeRun);
+  };
+  if (!blocks(a.q_axis) || !blocks(a.k_axis)) return "scales are not of blocks of 0, 64 or 128";
+  if (a.v_axis.group != FOVEA_SCALE_GROUP_BLOCK || a.v_axis.block)
+    return "v_scale is not one of all keys";
+  return "";
+}
+
 Text offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
   const Attend& call = a.attend;
   if (Text why = hopper_refuses(ctx, call.sequences); !why.empty()) return why;
   if (!a.v_t || !a.permuted)
     return "v_t of code_order FOVEA_CODE_ORDER_V_PERM16 is not given, wanted in place of v";
   if (call.score.softcap > 0) return reason_given("softcap");
+  if (Text why = recipe_refuses(a); !why.empty()) return why;
   if (!call.h || !call.sequences.count || !call.t || !call.s)
     return "there are no rows, keys or heads";
   if (Text why = refuse_width("d", call.d, 16); !why.empty()) return why;

@@ -15,7 +15,7 @@ template <bool Blocks, int Groups>
 struct CodeTiles : SeenTiles {
   using Call = QuantAttend;
   static constexpr bool reads_device = true, blocks = Blocks;
-  ScaleRow keys;
+  BlockScales keys;
   float row_factor[Groups];  // with the score's scale, in units of log2
   float key_factor, value_factor;
   int column;
@@ -28,11 +28,11 @@ struct CodeTiles : SeenTiles {
     beyond = call.v_column(r) + tile.keys < call.padded;
     if (tile.keys <= 0) return;  // nor are there scales
     const float scale = call.attend.score.scale * kLog2E;
-    const ScaleRow rows = call.q_scales(seq, r, tile.rows.g);
+    const BlockScales rows = call.q_blocks(seq, r, tile.rows.g);
 #pragma unroll 1
     for (int group = 0; group < Groups; ++group)
       row_factor[group] = scale * rows[min(tile.begin + group * 64, tile.count - 1)];
-    keys = call.k_scales(seq, r, g), key_factor = keys[0];
+    keys = call.k_blocks(seq, r, g), key_factor = keys[0];
     value_factor = call.v_scale_of(seq, r, g);
   }
   __device__ float factor(int group, int key) const {
@@ -53,7 +53,7 @@ QuantInstance90 quant_sm90_instance() {
           ctx, "quant_forward", blocks, Shape::threads, byte_shared_bytes<Shape, Source>, a,
           work.grid, maps, work.order, work.schedule, DirectEpilogue());
     };
-    a.k_block ? run.template operator()<true>() : run.template operator()<false>();
+    a.k_axis.block ? run.template operator()<true>() : run.template operator()<false>();
   };
   return {C.d, Shape::BM, C.keys, Shape::TileK::Panel, Shape::TileV::Panel, launcher};
 }
