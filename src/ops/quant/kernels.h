@@ -148,9 +148,7 @@ struct ScaleAxis {
   int64_t runs;  // micro: entries of a token, or of a channel
 
   FOVEA_HD int64_t each() const {
-    return group == FOVEA_SCALE_GROUP_THREAD_Q   ? 8
-           : group == FOVEA_SCALE_GROUP_THREAD_K ? 4
-                                                 : 1;
+    return group == FOVEA_SCALE_GROUP_THREAD_Q ? 8 : group == FOVEA_SCALE_GROUP_THREAD_K ? 4 : 1;
   }
   FOVEA_HD bool micro() const {
     return group == FOVEA_SCALE_GROUP_MICRO16 || group == FOVEA_SCALE_GROUP_MICRO32;
@@ -330,8 +328,7 @@ struct QuantAttend {
     float sum = 0;
     if (q_plain) {
       const int64_t *at = q_plain.stride, from = q.batch * at[0] + row * at[1] + head * at[2];
-      for (int64_t c = 0; c < attend.d; ++c)
-        sum += plain_value(from + c * at[3]) * mean[c * step];
+      for (int64_t c = 0; c < attend.d; ++c) sum += plain_value(from + c * at[3]) * mean[c * step];
     } else {
       const CodeRow codes = q_codes(q, row, head);
       const ScaleRow scales = q_scales(q, r, head);
@@ -365,8 +362,7 @@ struct QuantAttend {
                                      const IntVector& start, int64_t s, int64_t r) {
     if (!axis.scale) return {};
     int64_t entry = start ? r : 0;
-    if (start && axis.block)
-      entry += clamp_i64(start[r], 0, s) >> (axis.block == kCodeRun ? 7 : 6);
+    if (start && axis.block) entry += clamp_i64(start[r], 0, s) >> (axis.block == kCodeRun ? 7 : 6);
     const int64_t* stride = axis.scale.stride;
     return {axis.scale.as() + batch * stride[0] + head * stride[1] + entry * stride[2], stride[2],
             axis.block};
@@ -399,7 +395,7 @@ extern const Kernel<QuantAttend> quant_forward_host;
 
 // CUDA builds only.  tile: aligned rows of 64, 128 or 256 columns; any: every valid call.
 extern const Kernel<Quantize> quant_quantize_tile, quant_quantize_any;
-// sm90: Hopper's tensor cores; simt: every valid call.
-extern const Kernel<QuantAttend> quant_forward_sm90, quant_forward_simt;
+// sm90, sm90_i8: Hopper's tensor cores; simt: every valid call.
+extern const Kernel<QuantAttend> quant_forward_sm90, quant_forward_sm90_i8, quant_forward_simt;
 
 }  // namespace fovea

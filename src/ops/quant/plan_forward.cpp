@@ -19,8 +19,7 @@ void check_width(const char* field, int32_t block) {
 }
 
 void check_enum(const char* field, int32_t value, int32_t last, const char* type) {
-  if (value < 0 || value > last)
-    refuse("%s: %s is %d, wanted a %s", kForward, field, value, type);
+  if (value < 0 || value > last) refuse("%s: %s is %d, wanted a %s", kForward, field, value, type);
 }
 
 CodeKind kind_of(const char* name, int32_t dtype, const char* field, int32_t format) {
@@ -144,7 +143,8 @@ void read_values(QuantAttend& a, const fovea_quant_forward_params& p) {
   check_weights(a);
   if (p.v_t.data) {
     const int64_t pack = is_packed(a.v_kind) ? 2 : 1;
-    check_entries(kForward, "v_t", 3, "padded", p.v_t.shape[3], a.padded / pack, p.key_start, "key_start");
+    check_entries(kForward, "v_t", 3, "padded", p.v_t.shape[3], a.padded / pack, p.key_start,
+                  "key_start");
   }
 }
 
@@ -153,18 +153,35 @@ void read_scales(QuantAttend& a, const fovea_quant_forward_params& p) {
   constexpr auto micro16 = FOVEA_SCALE_GROUP_MICRO16, micro32 = FOVEA_SCALE_GROUP_MICRO32;
   const Sequences& q = a.attend.sequences;
   const int64_t s = a.attend.s, t = a.attend.t, d = a.attend.d, e = a.attend.e;
-  a.q_axis = read_axis({"q_group", "q_scale", "q_blocks", "q_block", &p.q_scale, p.q_group,
-                        p.q_block, {block, FOVEA_SCALE_GROUP_THREAD_Q, token, micro16, micro32},
+  a.q_axis = read_axis({"q_group",
+                        "q_scale",
+                        "q_blocks",
+                        "q_block",
+                        &p.q_scale,
+                        p.q_group,
+                        p.q_block,
+                        {block, FOVEA_SCALE_GROUP_THREAD_Q, token, micro16, micro32},
                         "block, thread_q, token, micro16 or micro32"},
                        d);
-  a.k_axis = read_axis({"k_group", "k_scale", "k_blocks", "k_block", &p.k_scale, p.k_group,
-                        p.k_block, {block, FOVEA_SCALE_GROUP_THREAD_K, token, micro16, micro32},
+  a.k_axis = read_axis({"k_group",
+                        "k_scale",
+                        "k_blocks",
+                        "k_block",
+                        &p.k_scale,
+                        p.k_group,
+                        p.k_block,
+                        {block, FOVEA_SCALE_GROUP_THREAD_K, token, micro16, micro32},
                         "block, thread_k, token, micro16 or micro32"},
                        d);
   a.v_axis = read_axis(
-      {"v_group", "v_scale", "v_blocks", "v_block", &p.v_scale, p.v_group, p.v_block,
-       {block, FOVEA_SCALE_GROUP_CHANNEL, FOVEA_SCALE_GROUP_MICRO16_T,
-        FOVEA_SCALE_GROUP_MICRO32_T},
+      {"v_group",
+       "v_scale",
+       "v_blocks",
+       "v_block",
+       &p.v_scale,
+       p.v_group,
+       p.v_block,
+       {block, FOVEA_SCALE_GROUP_CHANNEL, FOVEA_SCALE_GROUP_MICRO16_T, FOVEA_SCALE_GROUP_MICRO32_T},
        "block, channel, micro16_t or micro32_t"},
       e);
   if (a.v_axis.micro_t()) {
@@ -174,15 +191,15 @@ void read_scales(QuantAttend& a, const fovea_quant_forward_params& p) {
   }
   if (p.q_scale.data)
     check_entries(kForward, "q_scale", 2, "q_blocks", p.q_scale.shape[2],
-                 row_entries(a.q_axis, q.query_start, s, q.count, d, 0), p.query_start,
-                 "query_start");
+                  row_entries(a.q_axis, q.query_start, s, q.count, d, 0), p.query_start,
+                  "query_start");
   if (p.k_scale.data)
     check_entries(kForward, "k_scale", 2, "k_blocks", p.k_scale.shape[2],
-                 row_entries(a.k_axis, q.key_start, t, q.count, d, 0), p.key_start, "key_start");
+                  row_entries(a.k_axis, q.key_start, t, q.count, d, 0), p.key_start, "key_start");
   if (p.v_scale.data)
     check_entries(kForward, "v_scale", 2, "v_blocks", p.v_scale.shape[2],
-                 row_entries(a.v_axis, q.key_start, t, q.count, e, a.padded), p.key_start,
-                 "key_start");
+                  row_entries(a.v_axis, q.key_start, t, q.count, e, a.padded), p.key_start,
+                  "key_start");
 }
 
 void read_means(QuantAttend& a, const fovea_quant_forward_params& p) {
@@ -192,7 +209,8 @@ void read_means(QuantAttend& a, const fovea_quant_forward_params& p) {
   a.q_plain_dtype = p.q_plain.dtype;
   const int64_t means = q.key_start ? q.count : 1;
   if (p.k_mean.data) {
-    check_entries(kForward, "k_mean", 2, "means", p.k_mean.shape[2], means, p.key_start, "key_start");
+    check_entries(kForward, "k_mean", 2, "means", p.k_mean.shape[2], means, p.key_start,
+                  "key_start");
     check_entries(kForward, "k_mean", 3, "wide", p.k_mean.shape[3], a.attend.d, {}, "");
   }
   if (p.q_plain.data && !p.k_mean.data)
@@ -200,11 +218,12 @@ void read_means(QuantAttend& a, const fovea_quant_forward_params& p) {
   if (p.k_mean.data && p.delta.data && !p.q_plain.data)
     refuse("%s: k_mean is given with delta and without q_plain, wanted q_plain too", kForward);
   if (p.v_mean.data)
-    check_entries(kForward, "v_mean", 2, "v_means", p.v_mean.shape[2], means, p.key_start, "key_start");
+    check_entries(kForward, "v_mean", 2, "v_means", p.v_mean.shape[2], means, p.key_start,
+                  "key_start");
   if (p.delta.data)
     check_entries(kForward, "delta", 2, "deltas", p.delta.shape[2],
-                 entries(q.query_start, a.attend.s, q.count, kCodeRun), p.query_start,
-                 "query_start");
+                  entries(q.query_start, a.attend.s, q.count, kCodeRun), p.query_start,
+                  "query_start");
 }
 
 QuantAttend resolve(const fovea_quant_forward_params& p) {
@@ -227,7 +246,7 @@ QuantAttend resolve(const fovea_quant_forward_params& p) {
 
 Plan plan(const Context& ctx, const fovea_quant_forward_params& params) {
   return choose(kForward, ctx, resolve(params), quant_forward_host,
-                FOVEA_CUDA_KERNELS(quant_forward_sm90, quant_forward_simt));
+                FOVEA_CUDA_KERNELS(quant_forward_sm90, quant_forward_sm90_i8, quant_forward_simt));
 }
 
 }  // namespace fovea
