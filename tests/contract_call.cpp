@@ -257,14 +257,20 @@ std::string Call::canonical(const Field& f, std::string dim) const {
     return "fixed";
   if (op->find("gate_head") && dim == "t" && !has("key_len")) dim = "s";
   // What lengths decide.
-  if (dim == "means" || dim == "v_means" || dim == "deltas" || dim == "wide") return "fixed";
+  if (op->find("q_plain") &&
+      (dim == "means" || dim == "v_means" || dim == "deltas" || dim == "wide"))
+    return "fixed";
   if (dim == "padded" || dim.find("_blocks") != std::string::npos) return "fixed";
-  if ((dim == "n" || dim == "r+1") && op->find("code_t")) return "fixed";
+  if ((dim == "n" || dim == "r+1" || dim == "code_d" || dim == "means" || dim == "k_means" ||
+       dim == "deltas" || dim == "g" || dim == "h" || (dim == "d" && has("code"))) &&
+      op->find("code_t"))
+    return "fixed";
   // Rows of q and of o, with the history that lies between them.
   if ((dim == "s" || dim == "rows_out") && op->find("history")) return "fixed";
   if (dim == "rows" && has("cache_row")) return dim;
   if (dim == "rows") dim = f.name == "page_table" ? "r" : "key_b";
-  if (dim == "key_b") dim = has("key_start") && op->find("query_start") ? "fixed" : "r";
+  const bool keys_alone = has("key_start") && (op->find("query_start") || op->find("start"));
+  if (dim == "key_b") dim = keys_alone ? "fixed" : "r";
   if (dim == "keys") dim = paged() || has("key_start") ? "fixed" : "t";
   // States have a row for each sequence, or any number with rows that place them.
   if (dim == "slots" && !has("state_row")) dim = "r";
@@ -288,7 +294,8 @@ int64_t Call::extent(const Field& f, const std::string& dim) const {
   if (dim == "r") return extents_.at("b");
   if (dim.back() == '1' && dim.find('+') != std::string::npos)
     return extent(f, dim.substr(0, dim.find('+'))) + 1;
-  if (dim == "key_b") return has("key_start") && op->find("query_start") ? 1 : extent(f, "r");
+  if (dim == "key_b")
+    return has("key_start") && (op->find("query_start") || op->find("start")) ? 1 : extent(f, "r");
   if (dim == "rows") return f.name == "page_table" ? extent(f, "r") : extent(f, "key_b");
   if (dim == "keys") return paged() ? extents_.at("pages") * extents_.at("page") : extents_.at("t");
   return (extent(f, "keys") + 7) / 8;  // bytes

@@ -137,6 +137,16 @@ SPECIAL = {
         [Call("quant_quantize", ["x", "code", "scale"], {"hadamard": 1, "seed": 7})],
         "scale",
     ),
+    "quant_dequantize": lambda: Program(
+        "quant_dequantize",
+        arrays(
+            ("code", "e4m3", (1, 64, 2, 16)),
+            ("scale", "f32", (1, 2, 1)),
+            ("y", "f32", (1, 64, 2, 16), None),
+        ),
+        [Call("quant_dequantize", ["y", "code", "scale"], {})],
+        "y",
+    ),
     "quant_forward": lambda: Program(
         "quant_forward",
         arrays(

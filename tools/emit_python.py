@@ -216,6 +216,10 @@ class Operation:
                     for s in self.find(other)
                     if not names or s[0] in names
                 ]
+            if dim == "code_d":  # where a byte holds one code
+                found = self.find("d")
+                plan.append((dim, [(*s[:3], None) for s in found], True))
+                continue
             if not found and dim in IMPLIED or found and dim == "r" and not self.static(found):
                 other, without = IMPLIED[dim]
                 found = found + [(*s[:3], without) for s in self.find(other)]

@@ -87,7 +87,7 @@
  *    merge_*                               no   no     no          no           no
  *    cache_*                               no   no     no          no           no
  *    rope_*                                no   no     no          no           no
- *    quant_forward, quant_quantize         no   no     no          no           no
+ *    quant_*                               no   no     no          no           no
  *    kl_forward, kl_backward               no   no     no          no           may
  *    conv_attention_forward                no   may    no          may          may
  *    conv_attention_backward               no   no     no          may          may
@@ -109,7 +109,8 @@
  *    merge_forward, _backward           attention over several key sets as one
  *    cache_append, _copy, _get          key and value caches, contiguous or paged
  *    rope_forward, rope_table_get       rotary position embedding and its tables
- *    quant_quantize, quant_forward      codes with scales, and attention over them
+ *    quant_quantize, quant_dequantize   codes of 8 and 4 bits with scales, and back
+ *    quant_forward                      attention over codes
  *    kl_forward, _backward              the divergence of two attention distributions
  *    conv_attention_forward, _backward  logits convolved over rows and keys before the softmax
  *    trace_forward                      key blocks that matter, attention over them, edges */

@@ -64,6 +64,7 @@
   X(rope_forward) \
   X(rope_table_get) \
   X(quant_quantize) \
+  X(quant_dequantize) \
   X(quant_forward) \
   X(kl_forward) \
   X(kl_backward) \

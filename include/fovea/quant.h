@@ -30,12 +30,14 @@
  *    code_d = 8: columns of a row of codes: d, and d / 2 bytes where a byte holds two
  *    wide = 8: columns that a row of codes stands for
  *    v_means = 1: vectors of means of values: 1 or r
- *    deltas = 1: entries of blocks of 128 rows
  *    means = 1: vectors of means of a head: 1 or r (a sequence's), or entries of blocks of 128
+ *    k_means = 1: the same of keys, 1 or r
+ *    deltas = 1: entries of blocks of 128 rows
  *
  *  In fovea.h:
- *    quant_quantize, quant_forward: codes with scales, and attention over them
- *    bits, quant_forward, quant_quantize: no no no no no */
+ *    quant_quantize, quant_dequantize: codes of 8 and 4 bits with scales, and back
+ *    quant_forward: attention over codes
+ *    bits, quant_*: no no no no no */
 #ifndef FOVEA_QUANT_H
 #define FOVEA_QUANT_H
 
@@ -80,39 +82,101 @@ typedef enum fovea_smooth {
   FOVEA_SMOOTH_BLOCK = 2     /**< each column's mean over a block of 128 tokens, rounded to bf16 */
 } fovea_smooth;
 
-/** e4m3 codes of x:
+/** Codes of x:
  *    y = x, or with hadamard y = (x * sign) H / sqrt(m) on each run of m columns, m the largest
  *        power of two that divides d, H the Hadamard matrix in Sylvester order
+ *    y = y - mean                                                              with smooth
  *    a = max(max |y| over the tokens and columns that share a scale, 1e-7)
- *    scale = a / 448,  code = y * (448 / a) rounded to nearest even
- *  in f32.  Where y holds an infinity scale is +inf, where it holds a NaN scale is NaN; the codes
- *  under such a scale are 0.  q and k rotated alike have the scores they had before, with outliers
- *  spread over columns.  The sign of column c is - where the top bit of z is 1:
+ *    scale = a / most,  code = y * (most / a) rounded to nearest even
+ *  in f32; most is 448 of e4m3 (or scale_max), 127 of i8, 7 of i4.  Where y holds an infinity scale
+ *  is +inf, where it holds a NaN scale is NaN; the codes under such a scale are 0.  e2m1 goes with
+ *  the micro groups and they with it (NVFP4 and MXFP4), a = max |y|:
+ *    micro16  scale = e4m3(a / 6),  code = y * (1 / scale) rounded to nearest even, at most 6
+ *    micro32  scale = 2^k, k = max(floor(log2 a) - 2, -127), as u8 k + 127;  code = y / scale
+ *  where a or scale is 0 the codes are 0 and scale's bits are; where y holds a NaN or an infinity
+ *  scale is NaN (u8: 255), the codes 0.
+ *
+ *  mean is the f32 sum of a column of y over the tokens there are, divided by their number.  The sum
+ *  is a tree: of tokens 2i and 2i + 1 of a sequence, of such pairs, and so on.  delta is what the
+ *  scores of q - mean and k - k_mean lack (SageAttention2, 2411.10958): for block I of 128 rows and
+ *  every key j of the sequence <mean_I, k_j - k_mean> in f32, to be added before the scale.
+ *
+ *  q and k rotated alike have the scores they had before, with outliers spread over columns.  The
+ *  sign of column c is - where the top bit of z is 1:
  *    z = seed + (c + 1) * 0x9E3779B97F4A7C15;  z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;
  *    z = (z ^ z >> 27) * 0x94D049BB133111EB;   z = z ^ z >> 31            (64 bits, unsigned)
- *  Packed tokens of no sequence are not written.  Scales of no block and transposed codes of no
- *  token are 0.  Bits: the same on host and CUDA, whatever else the batch holds.
+ *  Packed tokens of no sequence are not written, nor are scales that are theirs alone.  Other scales
+ *  and means of no token, and transposed codes of none, are 0.  What delta has for no block or for
+ *  no key of its sequence is not written.  Bits of codes, scales and means: the same on host and
+ *  CUDA, whatever else the batch holds.
  *
  *  Limits: d is up to 3072 on CUDA, any on the host. */
 typedef struct fovea_quant_quantize_params {
-  size_t struct_size;  /**< sizeof(fovea_quant_quantize_params) */
-  fovea_tensor x;      /**< [in] (b, s, h, d) f32 f16 bf16 */
-  fovea_tensor start;  /**< [in, optional] (r+1) i32: first packed token of each sequence, ascending
-                            from 0; then b = 1 */
-  fovea_tensor code;   /**< [out, optional] (b, s, h, d) e4m3: absent: only code_t is written */
-  fovea_tensor code_t; /**< [out, optional] (b, h, d, padded) e4m3: the codes with tokens
-                            contiguous, for v_t */
-  fovea_tensor scale;  /**< [out] (b, h, n) f32: n as said above */
-  int64_t block;       /**< tokens that share a scale: 64 or 128; 0: all of a sequence */
-  int64_t seed;        /**< signs of the rotation; with hadamard */
-  int32_t hadamard;    /**< 1: rotate the columns first */
-  int32_t code_order;  /**< fovea_code_order */
+  size_t struct_size;     /**< sizeof(fovea_quant_quantize_params) */
+  fovea_tensor x;         /**< [in] (b, s, h, d) f32 f16 bf16 */
+  fovea_tensor start;     /**< [in, optional] (r+1) i32: first packed token of each sequence,
+                               ascending from 0; then b = 1 */
+  fovea_tensor code;      /**< [out, optional] (b, s, h, code_d) e4m3 i8 u8: absent: only code_t is
+                               written */
+  fovea_tensor code_t;    /**< [out, optional] (b, h, d, padded) e4m3 i8 u8: the codes with tokens
+                               contiguous, for v_t; of code's dtype.  A byte that holds two halves
+                               padded */
+  fovea_tensor scale;     /**< [out] (b, h, n) f32 e4m3 u8: n as said above; f32, but e4m3 of
+                               micro16 and u8 of micro32 */
+  fovea_tensor mean;      /**< [out, optional] (b, h, means, d) f32: with smooth; a row has one entry
+                               of a sequence (packed r), or those of blocks of 128 */
+  fovea_tensor k;         /**< [in, optional] (key_b, t, g, d) as x: for delta */
+  fovea_tensor k_mean;    /**< [in, optional] (key_b, g, k_means, d) f32: one of a sequence; absent:
+                               0 */
+  fovea_tensor key_start; /**< [in, optional] (r+1) i32: first packed key of each sequence */
+  fovea_tensor delta;     /**< [out, optional] (b, h, deltas, t) f32: deltas the entries of blocks of
+                               128; with smooth 2 and k */
+  int64_t block;          /**< tokens of a block: 16, 32 or a multiple of 64; of thread_q 16 to 128,
+                               of thread_k 64 or 128; 0: all of a sequence, and for other groups */
+  int64_t seed;           /**< signs of the rotation; with hadamard */
+  float scale_max;        /**< e4m3's largest code, one that e4m3 holds; 0: 448 */
+  int32_t hadamard;       /**< 1: rotate the columns first */
+  int32_t code_order;     /**< fovea_code_order */
+  int32_t group;          /**< fovea_scale_group */
+  int32_t code_format;    /**< fovea_code_format */
+  int32_t smooth;         /**< fovea_smooth */
 } fovea_quant_quantize_params;
 
 FOVEA_API fovea_status fovea_quant_quantize_workspace(
     fovea_context* ctx, const fovea_quant_quantize_params* params, size_t* bytes);
 FOVEA_API fovea_status fovea_quant_quantize(
     fovea_context* ctx, const fovea_quant_quantize_params* params);
+
+/** What codes stand for:
+ *    y = code * scale, + mean with smooth, then with hadamard (y H / sqrt(m)) * sign
+ *  each step rounded in f32, y then to its dtype.  Groups, formats, means and signs: as
+ *  quant_quantize.  Packed tokens of no sequence are not written.  Bits: the same on host and CUDA,
+ *  whatever else the batch holds.
+ *
+ *  Limits: d is up to 3072 on CUDA, any on the host. */
+typedef struct fovea_quant_dequantize_params {
+  size_t struct_size;  /**< sizeof(fovea_quant_dequantize_params) */
+  fovea_tensor y;      /**< [out] (b, s, h, d) f32 f16 bf16 */
+  fovea_tensor start;  /**< [in, optional] (r+1) i32: first packed token of each sequence, ascending
+                            from 0; then b = 1 */
+  fovea_tensor code;   /**< [in, optional] (b, s, h, code_d) e4m3 i8 u8: this or code_t */
+  fovea_tensor code_t; /**< [in, optional] (b, h, d, padded) e4m3 i8 u8: as quant_quantize's */
+  fovea_tensor scale;  /**< [in] (b, h, n) f32 e4m3 u8: as quant_quantize's */
+  fovea_tensor mean;   /**< [in, optional] (b, h, means, d) f32: with smooth */
+  int64_t block;       /**< as quant_quantize's */
+  int64_t seed;        /**< signs of the rotation; with hadamard */
+  int32_t hadamard;    /**< 1: the codes are of rotated columns */
+  int32_t code_order;  /**< fovea_code_order */
+  int32_t group;       /**< fovea_scale_group */
+  int32_t code_format; /**< fovea_code_format */
+  int32_t smooth;      /**< fovea_smooth */
+  int32_t reserved;    /**< 0 */
+} fovea_quant_dequantize_params;
+
+FOVEA_API fovea_status fovea_quant_dequantize_workspace(
+    fovea_context* ctx, const fovea_quant_dequantize_params* params, size_t* bytes);
+FOVEA_API fovea_status fovea_quant_dequantize(
+    fovea_context* ctx, const fovea_quant_dequantize_params* params);
 
 /** What p is rounded to before it meets v, and what v then is.
  *    E4M3_256, E4M3_448  e4m3(c p) / c, c = 256 or 448; v e4m3

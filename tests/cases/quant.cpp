@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// quant_quantize and quant_forward.
+// quant_forward.
 #include "oracle/quant.h"
 #include "cases/all.h"
 #include "cases/attention_case.h"
@@ -7,151 +7,6 @@
 
 namespace cases {
 namespace {
-
-constexpr const char* kContentNames[] = {"", "zeros", "outliers", "huge", "tiny", "nan", "inf"};
-
-std::string name_of(const QuantizeCase& c) {
-  auto number = [](const char* letter, int64_t n) {
-    return std::string(letter) + std::to_string(n);
-  };
-  std::string name = std::string(dtype_name(c.dtype)) + number("/b", c.b) + number("_s", c.s) +
-                     number("_h", c.h) + number("_d", c.d) +
-                     (c.block ? number("/block", c.block) : "/head");
-  const std::pair<bool, const char*> flags[] = {{c.packed, "_packed"},
-                                                {c.hadamard, "_hadamard"},
-                                                {c.code, "_code"},
-                                                {c.code_t, "_code_t"},
-                                                {c.permuted, "_perm"}};
-  for (const auto& flag : flags) name += flag.first ? flag.second : "";
-  if (c.content != Content::normal)
-    name += std::string("_") + kContentNames[static_cast<int>(c.content)];
-  if (c.lay != Lay::contiguous)
-    name += std::string("_") + harness::kLayNames[static_cast<int>(c.lay)];
-  return name + (c.note.empty() ? "" : "_" + c.note);
-}
-
-// Starts of sequences of about `s` tokens each, one of them empty.
-std::vector<double> starts_of(int64_t sequences, int64_t s) {
-  std::vector<double> starts{0};
-  for (int64_t r = 0; r < sequences; ++r)
-    starts.push_back(starts.back() + static_cast<double>(r == 1 ? 0 : std::max<int64_t>(s - r, 0)));
-  return starts;
-}
-
-// Entries of a row of scales, or units of codes.
-int64_t entries_of(bool packed, int64_t s, int64_t sequences, int64_t block) {
-  if (packed) return (block ? s / block : 0) + sequences;
-  return block ? (s + block - 1) / block : 1;
-}
-
-}  // namespace
-
-Call build_quantize(const QuantizeCase& c, uint64_t seed) {
-  fovea_quant_quantize_params* p;
-  Call call = Call::make(FOVEA_TEST_OP(quant_quantize), p);
-  const harness::Random random(seed);
-  uint64_t n = 0;
-  int64_t b = c.b, s = c.s;
-  if (c.packed) {
-    const std::vector<double> starts = starts_of(c.b, c.s);
-    call.fill_list(call.add("start", p->start, Role::in, FOVEA_I32, {c.b + 1}), starts);
-    b = 1, s = static_cast<int64_t>(starts.back());
-  }
-  const size_t x = call.add("x", p->x, Role::in, c.dtype, {b, s, c.h, c.d}, c.lay);
-  call.fill(x, [&](const int64_t* i) -> double {
-    const double value = random.normal(n++);
-    const bool one = i[1] == s / 2 && i[2] == 0 && i[3] == c.d / 2;
-    switch (c.content) {
-      case Content::zeros:
-        return i[1] < 70 ? 0 : value;
-      case Content::outliers:
-        return random.uniform(n ^ 1u << 20) < 0.01 ? 30 * value : value;
-      case Content::huge:
-        return one ? 6e4 : value;
-      case Content::tiny:
-        return value * 1e-7;
-      case Content::nan:
-        return one ? NAN : value;
-      case Content::infinite:
-        return one ? -HUGE_VAL : value;
-      default:
-        return value;
-    }
-  });
-  size_t code = 0, code_t = 0;
-  if (c.code) code = call.add("code", p->code, Role::out, FOVEA_E4M3, {b, s, c.h, c.d}, c.lay);
-  if (c.code_t)
-    code_t = call.add("code_t", p->code_t, Role::out, FOVEA_E4M3,
-                      {b, c.h, c.d, entries_of(c.packed, s, c.b, 128) * 128}, c.lay);
-  const size_t scale = call.add("scale", p->scale, Role::out, FOVEA_F32,
-                                {b, c.h, entries_of(c.packed, s, c.b, c.block)}, c.lay);
-  p->block = c.block, p->hadamard = c.hadamard, p->seed = c.hadamard ? 7 : 0;
-  p->code_order = c.permuted;
-  auto result = oracle::quantize(*p);
-  if (c.code) call.expect(code, std::move(result.code), {}, true);
-  if (c.code_t) call.expect(code_t, std::move(result.code_t), {}, true);
-  call.expect(scale, std::move(result.scale), {}, true);
-  return call;
-}
-
-namespace {
-
-std::vector<harness::Case> quantize_cases() {
-  std::vector<harness::Case> cases;
-  const auto add = [&](const QuantizeCase& c, std::string kernel = "", bool tiny = false) {
-    cases.push_back({"quant_quantize", name_of(c),
-                     [c](uint64_t seed) { return build_quantize(c, seed); }, std::move(kernel), "",
-                     tiny});
-  };
-  // Lengths off every block, layouts, widths that rotate in runs.
-  const int64_t lengths[] = {1, 63, 64, 65, 127, 129, 300};
-  const int64_t widths[] = {1, 40, 96, 128, 192, 64, 72};
-  constexpr Lay lays[] = {Lay::contiguous, Lay::head_first, Lay::gaps, Lay::odd, Lay::wide};
-  constexpr int dtypes[] = {FOVEA_F32, FOVEA_F16, FOVEA_BF16};
-  for (int i = 0; i < 21; ++i) {
-    QuantizeCase c;
-    c.dtype = dtypes[i % 3], c.s = lengths[i % 7], c.d = widths[(i + i / 7) % 7];
-    c.block = i % 4 == 0 ? 0 : i % 4 == 1 ? 64 : 128;
-    c.hadamard = i % 2, c.code_t = i % 3 != 0, c.permuted = i % 3 == 2, c.code = i % 3 != 2;
-    c.packed = i % 5 == 3, c.b = c.packed ? 3 : 2, c.lay = lays[i % 5];
-    add(c);
-  }
-  // The tuned kernel.
-  for (int64_t d : {64, 128, 256})
-    for (int64_t block : {0, 64, 128})
-      for (int dtype : dtypes) {
-        QuantizeCase c;
-        c.note = "tuned";
-        c.dtype = dtype, c.s = 200, c.h = 3, c.d = d, c.block = block;
-        c.code_t = dtype != FOVEA_F32, c.permuted = dtype == FOVEA_BF16;
-        c.code = dtype != FOVEA_BF16, c.hadamard = block == 64;
-        c.packed = block == 128 && dtype != FOVEA_F16, c.b = c.packed ? 4 : 2;
-        c.lay = dtype == FOVEA_F16 ? Lay::gaps : Lay::contiguous;
-        add(c, "tile." + std::string(dtype_name(dtype)) + ".d" + std::to_string(d));
-      }
-  for (Content content : {Content::zeros, Content::outliers, Content::huge, Content::tiny,
-                          Content::nan, Content::infinite})
-    for (int64_t d : {40, 128}) {
-      QuantizeCase c;
-      c.content = content, c.d = d, c.s = 140, c.block = d == 40 ? 0 : 64, c.code_t = true;
-      c.permuted = d == 40, c.dtype = FOVEA_F16;
-      add(c);
-    }
-  QuantizeCase c;
-  c.note = "small";
-  add(c, "", true);
-  c.code_t = c.permuted = true, c.block = 64, c.s = 20, c.hadamard = true, c.b = 1, c.h = 1,
-  c.d = 4;
-  add(c, "", true);
-  c.note = "edge";
-  c.s = 0;
-  add(c);
-  c.block = 0;
-  add(c);
-  c.h = 0, c.s = 3;
-  add(c);
-  return cases;
-}
 
 constexpr const char* kMethodNames[] = {"",         "sage1",    "sage2",   "sage2_i4", "sage2pp",
                                         "sage3_nv", "sage3_mx", "sagebwd", "tokens",   "blocks"};
@@ -636,13 +491,7 @@ std::vector<harness::Case> quant_forward_cases() {
   return cases;
 }
 
-std::vector<harness::Case> quant_cases() {
-  std::vector<harness::Case> cases = quantize_cases();
-  for (const harness::Case& c : quant_forward_cases()) cases.push_back(c);
-  return cases;
-}
-
-const Family kFamily("quant", quant_cases);
+const Family kFamily("quant", quant_forward_cases);
 
 }  // namespace
 

@@ -2,12 +2,12 @@
 // What a call of quant is.
 #pragma once
 #include "cases/attention_case.h"
-#include "oracle/quant.h"
+#include "oracle/quantize.h"
 
 namespace cases {
 
 // What the tokens of a quantised tensor hold beside normal numbers.
-enum class Content { normal, zeros, outliers, huge, tiny, nan, infinite };
+enum class Content { normal, zeros, outliers, huge, tiny, subnormal, nan, infinite };
 
 // How a call's scales are given.
 enum class Scales { none, head, block };
@@ -26,13 +26,19 @@ enum class Method {
   blocks
 };
 
+// A call of quant_quantize, or of quant_dequantize on what that makes.
 struct QuantizeCase {
   std::string note;
-  int dtype = FOVEA_F32;
+  int dtype = FOVEA_F32, code_dtype = FOVEA_E4M3, format = FOVEA_CODE_FORMAT_DTYPE;
+  int group = FOVEA_SCALE_GROUP_BLOCK, smooth = FOVEA_SMOOTH_NONE;
   int64_t b = 2, s = 5, h = 2, d = 8, block = 0;
   bool packed = false, hadamard = false, code = true, code_t = false, permuted = false;
   Content content = Content::normal;
   Lay lay = Lay::contiguous;
+  float scale_max = 0;
+  int64_t spare = 0;        // packed tokens of no sequence
+  int64_t keys = 0, g = 1;  // of delta
+  bool k_mean = false, packed_keys = false;
 };
 
 struct QuantForwardCase {
@@ -52,7 +58,22 @@ struct QuantForwardCase {
   float scale = 0;
 };
 
+// Starts of sequences of about `s` tokens each, one of them empty.
+inline std::vector<double> starts_of(int64_t sequences, int64_t s) {
+  std::vector<double> starts{0};
+  for (int64_t r = 0; r < sequences; ++r)
+    starts.push_back(starts.back() + static_cast<double>(r == 1 ? 0 : std::max<int64_t>(s - r, 0)));
+  return starts;
+}
+
+// Entries of a row of scales, or units of codes.
+inline int64_t entries_of(bool packed, int64_t s, int64_t sequences, int64_t block) {
+  if (packed) return (block ? s / block : 0) + sequences;
+  return block ? (s + block - 1) / block : 1;
+}
+
 Call build_quantize(const QuantizeCase& c, uint64_t seed);
+Call build_dequantize(const QuantizeCase& c, int y_dtype, uint64_t seed);
 Call build_quant_forward(const QuantForwardCase& c, uint64_t seed);
 
 }  // namespace cases

@@ -7,7 +7,31 @@ namespace {
 // What the comments of quant.h say of its numbers.
 TEST(ContractQuant, NumbersAndWhatGoesTogether) {
   const Params quantize = valid("quant_quantize", "plain").params;
-  says(with(quantize, "block", 32), "quant_quantize: block is 32, wanted 0, 64 or 128");
+  says(with(quantize, "block", 48),
+       "quant_quantize: block is 48, wanted 0, 16, 32 or a multiple of 64");
+  says(with(quantize, "block", -64),
+       "quant_quantize: block is -64, wanted 0, 16, 32 or a multiple of 64");
+  says(with(with(quantize, "group", 1), "block", 192),
+       "quant_quantize: block is 192, wanted 16, 32, 64 or 128 with group thread_q");
+  says(with(with(quantize, "group", 2), "block", 16),
+       "quant_quantize: block is 16, wanted 64 or 128 with group thread_k");
+  says(with(with(quantize, "group", 4), "block", 64),
+       "quant_quantize: block is 64, wanted 0 with group channel");
+  says(with(quantize, "group", 9), "quant_quantize: group is 9, wanted a fovea_scale_group");
+  says(with(quantize, "code_format", 3),
+       "quant_quantize: code_format is 3, wanted a fovea_code_format");
+  says(with(quantize, "smooth", 3), "quant_quantize: smooth is 3, wanted a fovea_smooth");
+  says(with(quantize, "smooth", 1),
+       "quant_quantize: mean.data is NULL with smooth 1, wanted a tensor (b, h, means, d)");
+  says(with(quantize, "group", 5),
+       "quant_quantize: group is micro16 with code_format 0, wanted code_format 2 (e2m1): the "
+       "others "
+       "go with block, thread_q, thread_k, token and channel");
+  says(with(quantize, "code_format", 2),
+       "quant_quantize: group is block with code_format 2, wanted micro16, micro32, micro16_t or "
+       "micro32_t: e2m1 goes with these alone");
+  says(with(quantize, "code_format", 1),
+       "quant_quantize: code.dtype is e4m3, wanted u8 with code_format 1");
   says(with(quantize, "hadamard", 2), "quant_quantize: hadamard is 2, wanted 0 or 1");
   says(with(quantize, "seed", 5), "quant_quantize: seed is 5 without hadamard, wanted 0");
   says(with(quantize, "code_order", 2),
@@ -17,8 +41,50 @@ TEST(ContractQuant, NumbersAndWhatGoesTogether) {
   says(p, "quant_quantize: code.data and code_t.data are NULL, wanted one of them or both");
   p = quantize, p["code_t"].data = nullptr;
   says(with(p, "code_order", 1), "quant_quantize: code_order is 1 without code_t, wanted 0");
+  p = quantize, p["code_t"].dtype = FOVEA_I8;
+  says(p, "quant_quantize: code_t.dtype is i8, wanted e4m3 as in code");
+  p = quantize, p["code"].dtype = FOVEA_U8;
+  says(p, "quant_quantize: code.dtype is u8, wanted e4m3 or i8 with code_format 0");
+  p = quantize, p["scale"].dtype = FOVEA_U8;
+  says(p, "quant_quantize: scale.dtype is u8, wanted f32 with group block");
+  p = quantize, p.at<float>(p.op().find("scale_max")->offset) = 0.3f;
+  says(p,
+       "quant_quantize: scale_max is 0.3, wanted a positive number that e4m3 holds, or 0 for 448");
+  p["code"].dtype = p["code_t"].dtype = FOVEA_I8;
+  says(p, "quant_quantize: scale_max is 0.3, wanted 0 but with e4m3 codes");
+  p = quantize, resize(p["code"], 3, 4);
+  says(p, "quant_quantize: code.shape[3] (code_d) is 4, wanted 8 with d = 8 and code_format 0");
   p = quantize, resize(p["scale"], 2, 2);
   says(p, "quant_quantize: scale.shape[2] (n) is 2, wanted 1");
+
+  const Params smooth = valid("quant_quantize", "smooth").params;
+  says(with(smooth, "smooth", 1),
+       "quant_quantize: delta is given with smooth 1, wanted smooth 2 (block)");
+  says(with(smooth, "smooth", 0),
+       "quant_quantize: mean is given with smooth 0, wanted both or none");
+  says(with(smooth, "hadamard", 1),
+       "quant_quantize: delta is given with hadamard, wanted one of them");
+  p = smooth, p["delta"].data = nullptr;
+  says(p, "quant_quantize: k is given without delta");
+  p = smooth, p["k"].data = p["k_mean"].data = nullptr;
+  says(p, "quant_quantize: delta is given without k");
+  p = smooth, p["k"].data = nullptr;
+  says(p, "quant_quantize: k_mean is given without k");
+  p = smooth, p["k"].shape[2] = p["k_mean"].shape[1] = 3;
+  says(p, "quant_quantize: k.shape[2] (g) is 3, wanted a divisor of x's 4 heads");
+  p = smooth, resize(p["mean"], 2, 2);
+  says(p, "quant_quantize: mean.shape[2] (means) is 2, wanted 1");
+
+  const Params micro = valid("quant_quantize", "micro").params;
+  says(with(micro, "group", 7),
+       "quant_quantize: group is micro16_t with code, wanted code_t alone");
+  says(with(micro, "group", 6),
+       "quant_quantize: scale.dtype is e4m3, wanted u8 with group micro32");
+
+  const Params back = valid("quant_dequantize", "plain").params;
+  p = back, p["code"].data = nullptr;
+  says(p, "quant_dequantize: code.data and code_t.data are both NULL, wanted one of them");
+  says(with(back, "seed", 5), "quant_dequantize: seed is 5 without hadamard, wanted 0");
 
   const Params forward = valid("quant_forward", "scales").params;
   says(with(forward, "q_block", 48),

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// quant_quantize and quant_forward from the comments of quant.h, one token and one row at a time.
-//   quantize: f32 as the header says, so codes and scales are compared bit for bit
-//   forward:  exact: softmax attention of the numbers the codes stand for, in float64.  Rounded:
+// quant_forward from the comments of quant.h, one row at a time.
+//   exact: softmax attention of the numbers the codes stand for, in float64.  Rounded:
 //   the recipe in float32, p rounded as p_format says under the maximum of the tiles seen so far,
 //   sums of e4m3 as tensor cores make them: 32 at a time, each cut 13 bits below the largest's
 //   power of two (measured on Hopper: 14 bits would err half as much)
@@ -22,77 +21,6 @@ inline int64_t value_column(const Dense& start, int64_t r, int64_t i, bool permu
   static constexpr int place[16] = {0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15};
   const int64_t token = permuted ? i / 16 * 16 + place[i % 16] : i;
   return (start ? (start.integer(r) / 128 + r) * 128 : 0) + token;
-}
-
-struct QuantizeResult {
-  Out code, code_t, scale;
-};
-
-inline void rotate_columns(std::vector<float>& y, int64_t seed) {
-  const auto d = static_cast<int64_t>(y.size());
-  int64_t run = 1;
-  while (d % (2 * run) == 0) run *= 2;
-  for (int64_t c = 0; c < d; ++c) {
-    uint64_t z = static_cast<uint64_t>(seed) + static_cast<uint64_t>(c + 1) * 0x9E3779B97F4A7C15u;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    z = z ^ (z >> 31);
-    if (z >> 63) y[c] = -y[c];
-  }
-  for (int64_t step = 1; step < run; step *= 2)
-    for (int64_t begin = 0; begin < d; begin += 2 * step)
-      for (int64_t c = begin; c < begin + step; ++c) {
-        const float low = y[c], high = y[c + step];
-        y[c] = low + high;
-        y[c + step] = low - high;
-      }
-  const auto root = static_cast<float>(1 / std::sqrt(static_cast<double>(run)));
-  for (float& value : y) value *= root;
-}
-
-inline QuantizeResult quantize(const fovea_quant_quantize_params& p) {
-  const Dense x = load(p.x), start = load(p.start);
-  const int64_t h = p.x.shape[2], d = p.x.shape[3], s = p.x.shape[1];
-  const int64_t sequences = start ? p.start.shape[0] - 1 : p.x.shape[0];
-  QuantizeResult out;
-  if (p.code.data) out.code = Out(p.code, 0);
-  if (p.code_t.data) out.code_t = Out(p.code_t, 0);
-  out.scale = Out(p.scale, 0);
-  for (size_t i = 0; i < out.scale.value.size(); ++i) out.scale.set(i, 0);
-  for (size_t i = 0; i < out.code_t.value.size(); ++i) out.code_t.set(i, 0);
-  const int64_t columns = p.code_t.data ? p.code_t.shape[3] : 0, n = p.scale.shape[2];
-  for (int64_t r = 0; r < sequences; ++r) {
-    const int64_t batch = start ? 0 : r, begin = start ? start.integer(r) : 0;
-    const int64_t tokens = start ? start.integer(r + 1) - begin : s;
-    const int64_t block = p.block ? p.block : std::max<int64_t>(tokens, 1);
-    for (int64_t head = 0; head < h; ++head)
-      for (int64_t first = 0; first < tokens; first += block) {
-        const int64_t last = std::min(first + block, tokens);
-        std::vector<std::vector<float>> y;
-        float most = 1e-7f;
-        for (int64_t i = first; i < last; ++i) {
-          const double* row = x.row(batch, begin + i, head);
-          y.emplace_back(row, row + d);
-          if (p.hadamard) rotate_columns(y.back(), p.seed);
-          for (float value : y.back())
-            if (std::isnan(value) || std::abs(value) > most)
-              most = std::isnan(most) ? most : std::abs(value);
-        }
-        const int64_t entry = scale_base(start, r, p.block) + (p.block ? first / block : 0);
-        out.scale.set((batch * h + head) * n + entry, most / 448.0f);
-        for (int64_t i = first; i < last; ++i)
-          for (int64_t c = 0; c < d; ++c) {
-            const double code =
-                std::isfinite(most) ? round_to(FOVEA_E4M3, y[i - first][c] * (448.0f / most)) : 0;
-            if (p.code.data) out.code.set(((batch * s + begin + i) * h + head) * d + c, code);
-            if (p.code_t.data)
-              out.code_t.set(((batch * h + head) * d + c) * columns +
-                                 value_column(start, r, i, p.code_order == 1),
-                             code);
-          }
-      }
-  }
-  return out;
 }
 
 // What packed bytes stand for, two elements each along the last axis.

@@ -205,7 +205,7 @@ int64_t Draw::extent(const Field& f, const std::string& dim) {
 
 // Inputs are of the types that have kernels of their own more often than not.
 int Draw::dtype_of(const Field& f) {
-  if (const auto known = types_.find(f.name); known != types_.end()) return known->second;
+  if (const auto wanted = wanted_.find(f.name); wanted != wanted_.end()) return wanted->second;
   const bool scaled = has((f.name + "_scale").c_str()) || has((f.name + "_scale_out").c_str());
   const bool codes = scaled && !f.dtype_as.empty();  // where an input may be codes
   if (!f.dtype_as.empty() && !codes && (f.dtypes.empty() || one_in(2))) {

@@ -146,7 +146,7 @@ class Draw {
 
   Call make() {
     do {
-      extents_.clear(), given_.clear(), types_.clear(), call_.tensors.clear();
+      extents_.clear(), given_.clear(), wanted_.clear(), call_.tensors.clear();
       taps = 1;
       call_.words.assign(op_.bytes / 8 + 1, 0);
       call_.words[0] = op_.bytes;
@@ -186,9 +186,9 @@ class Draw {
   void maybe(const char* name, T value) {
     if (knows(name) && one_in(3)) scalar<T>(name) = value;
   }
-  // The tensor, where it is given, has this dtype.
-  void type(const char* name, int dtype) { types_[name] = dtype; }
   int64_t below(int64_t n) { return random_.integer(0, n - 1); }
+  // The dtype of a tensor that is added later.
+  void wants(const std::string& name, int dtype) { wanted_[name] = dtype; }
   bool packed_rows() const { return packed_rows_; }
   bool packed_keys() const { return packed_keys_; }
   double taps = 1;  // products behind one logit, as far as `fit` counts them
@@ -240,7 +240,7 @@ class Draw {
   Call call_;
   std::map<std::string, int64_t> extents_;
   std::set<std::string> given_;
-  std::map<std::string, int> types_;
+  std::map<std::string, int> wanted_;
   bool paged_ = false, packed_rows_ = false, packed_keys_ = false;
   int input_dtype_ = 0;
 };

@@ -10,8 +10,31 @@ int64_t entries(bool packed, int64_t tokens, int64_t r, int64_t block) {
   return block ? ceil_div(tokens, block) : 1;
 }
 
+bool micro(int64_t group) {
+  return group >= FOVEA_SCALE_GROUP_MICRO16;
+}
+
+// What goes together: the group, the format, and which codes there are.  Kept beside the extents,
+// as numbers are drawn after these.
 void codes(Draw& d) {
-  if (!d.has("code") && !d.has("code_t")) d.give("code");
+  const bool reads = d.knows("y");
+  const int64_t group = d.below(2) ? d.below(9) : FOVEA_SCALE_GROUP_BLOCK;
+  d.x("group") = group;
+  d.x("format") = micro(group) ? FOVEA_CODE_FORMAT_E2M1 : d.one_of({0, 0, 0, 1});
+  d.x("smooth") = d.one_of({0, 0, 1, 2});
+  if (group >= FOVEA_SCALE_GROUP_MICRO16_T || (reads && d.one_in(2)))
+    d.drop("code"), d.give("code_t");
+  else if (reads)
+    d.drop("code_t"), d.give("code");
+  else if (!d.has("code") && !d.has("code_t"))
+    d.give("code");
+  d.drop("mean");
+  if (d.x("smooth")) d.give("mean");
+  if (!d.knows("delta")) return;
+  for (const char* name : {"delta", "k", "k_mean", "key_start"})
+    if (d.x("smooth") != FOVEA_SMOOTH_BLOCK || d.one_in(2)) d.drop(name);
+  if (!d.has("k") || !d.has("delta"))
+    for (const char* name : {"delta", "k", "k_mean", "key_start"}) d.drop(name);
 }
 
 // Rows of the table of methods: q and k, groups of their scales, v, its scales, p_format.
@@ -46,24 +69,64 @@ void values(Draw& d) {
   // FlashAttention-3 and SageAttention2 have kernels of their own.
   d.x("method") = d.one_in(2) ? d.one_of({0, 3}) : d.below(8);
   const Method& m = method(d);
-  d.type("q", m.codes), d.type("v", m.v_dtype), d.type("v_t", m.v_dtype);
+  d.wants("q", m.codes), d.wants("v", m.v_dtype), d.wants("v_t", m.v_dtype);
   d.drop("v"), d.drop("v_t");
   const bool floats = m.v_dtype == FOVEA_BF16 || m.v_dtype == FOVEA_F16;
   d.give(floats || (m.v_dtype != FOVEA_U8 && d.one_in(3)) ? "v" : "v_t");
   if (m.q_group) d.give("q_scale");
   if (m.k_group) d.give("k_scale");
   if (m.v_group) d.give("v_scale");
-  d.type("q_scale", scale_dtype(m.q_group)), d.type("k_scale", scale_dtype(m.k_group));
-  d.type("v_scale", scale_dtype(m.v_group));
+  d.wants("q_scale", scale_dtype(m.q_group)), d.wants("k_scale", scale_dtype(m.k_group));
+  d.wants("v_scale", scale_dtype(m.v_group));
   if (!d.has("k_mean")) d.drop("q_plain");
   if (d.has("k_mean") && d.has("delta")) d.give("q_plain");
 }
 
+int64_t block_of(Draw& d) {
+  switch (d.x("group")) {
+    case FOVEA_SCALE_GROUP_BLOCK:
+      return d.one_of({0, 0, 16, 32, 64, 128, 192, 640});
+    case FOVEA_SCALE_GROUP_THREAD_Q:
+      return d.one_of({16, 32, 64, 128});
+    case FOVEA_SCALE_GROUP_THREAD_K:
+      return d.one_of({64, 128});
+    default:
+      return 0;
+  }
+}
+
 void blocks(Draw& d) {
-  const int64_t block = d.one_of({0, 64, 128});
+  const int64_t group = d.x("group"), format = d.x("format"), per = format ? 2 : 1;
+  const int64_t run = group % 2 ? 16 : 32, block = block_of(d), s = d.x("s"), r = d.x("r");
+  const bool packed = d.packed_rows();
+  if (format) d.x("d") += d.x("d") % 2;
   d.set("block", block);
-  d.x("n") = entries(d.packed_rows(), d.x("s"), d.x("r"), block);
-  d.x("padded") = 128 * entries(d.packed_rows(), d.x("s"), d.x("r"), 128);
+  const int64_t padded = 128 * entries(packed, s, r, 128), width = d.x("d");
+  d.x("padded") = padded / per, d.x("code_d") = width / per;
+  const int64_t parts = group == FOVEA_SCALE_GROUP_THREAD_Q   ? 8
+                        : group == FOVEA_SCALE_GROUP_THREAD_K ? 4
+                                                              : 1;
+  d.x("n") = group >= FOVEA_SCALE_GROUP_MICRO16_T ? width * (padded / run)
+             : micro(group)                       ? s * ceil_div(width, run)
+             : group == FOVEA_SCALE_GROUP_CHANNEL ? width * (packed ? r : 1)
+             : group == FOVEA_SCALE_GROUP_TOKEN   ? s
+                                                  : parts * entries(packed, s, r, block);
+  d.x("means") = entries(packed, s, r, d.x("smooth") == FOVEA_SMOOTH_BLOCK ? 128 : 0);
+  d.x("deltas") = entries(packed, s, r, 128);
+  d.x("k_means") = entries(d.packed_keys(), d.x("t"), r, 0);
+  const int code = format ? FOVEA_U8 : static_cast<int>(d.one_of({FOVEA_E4M3, FOVEA_I8}));
+  d.wants("code", code), d.wants("code_t", code);
+  d.wants("scale", !micro(group) ? FOVEA_F32 : run == 16 ? FOVEA_E4M3 : FOVEA_U8);
+  d.x("e4m3") = code == FOVEA_E4M3;
+}
+
+// As they were chosen with the tensors.
+void numbers(Draw& d) {
+  d.set("group", static_cast<int32_t>(d.x("group")));
+  d.set("code_format", static_cast<int32_t>(d.x("format")));
+  d.set("smooth", static_cast<int32_t>(d.x("smooth")));
+  d.set("scale_max", d.x("e4m3") && d.one_in(4) ? 2.25f : 0.0f);
+  if (d.has("delta")) d.set("hadamard", 0);
 }
 
 // Scales of a row of tokens.
@@ -134,7 +197,12 @@ void order(Draw& d) {
   if (d.knows("seed") && d.scalar<int32_t>("hadamard")) d.maybe<int64_t>("seed", 77);
 }
 
-const Rules kQuantize({"quant_quantize"}, {.tensors = codes, .extents = blocks, .scalars = order});
+void coded(Draw& d) {
+  numbers(d), order(d);
+}
+
+const Rules kQuantize({"quant_quantize", "quant_dequantize"},
+                      {.tensors = codes, .extents = blocks, .scalars = coded});
 const Rules kForward({"quant_forward"}, {.tensors = values, .extents = scales, .scalars = recipe});
 
 }  // namespace

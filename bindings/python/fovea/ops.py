@@ -8,13 +8,14 @@ from . import _abi
 from ._op import Op
 from ._call import Call
 from ._core import Context
-from ._abi import Accumulate, CodeOrder, Direction, EdgeKind, PFormat, Scaling
+from ._abi import Accumulate, CodeFormat, CodeOrder, Direction, EdgeKind, PFormat, ScaleGroup, Scaling, Smooth
 
 __all__ = ["attention_forward", "attention_backward", "merge_forward", "merge_backward",
            "cache_append", "cache_copy", "cache_get", "rope_forward", "rope_table_get",
-           "quant_quantize", "quant_forward", "kl_forward", "kl_backward", "conv_attention_forward",
-           "conv_attention_backward", "trace_forward", "Accumulate", "CodeOrder", "Direction",
-           "EdgeKind", "PFormat", "Scaling"]
+           "quant_quantize", "quant_dequantize", "quant_forward", "kl_forward", "kl_backward",
+           "conv_attention_forward", "conv_attention_backward", "trace_forward", "Accumulate",
+           "CodeFormat", "CodeOrder", "Direction", "EdgeKind", "PFormat", "ScaleGroup", "Scaling",
+           "Smooth"]
 
 _attention_forward = Op("attention_forward", _abi.AttentionForwardParams)
 _attention_backward = Op("attention_backward", _abi.AttentionBackwardParams)
@@ -26,6 +27,7 @@ _cache_get = Op("cache_get", _abi.CacheGetParams)
 _rope_forward = Op("rope_forward", _abi.RopeForwardParams)
 _rope_table_get = Op("rope_table_get", _abi.RopeTableGetParams)
 _quant_quantize = Op("quant_quantize", _abi.QuantQuantizeParams)
+_quant_dequantize = Op("quant_dequantize", _abi.QuantDequantizeParams)
 _quant_forward = Op("quant_forward", _abi.QuantForwardParams)
 _kl_forward = Op("kl_forward", _abi.KlForwardParams)
 _kl_backward = Op("kl_backward", _abi.KlBackwardParams)
@@ -854,19 +856,37 @@ def rope_table_get(ctx=None, *, cos=None, sin=None, frequency=None, positions=No
 
 
 def quant_quantize(ctx_or_x=None, /, x=None, *, ctx=None, code=None, code_t=None, scale=None,
-                   start=None, padded=None, n=None, block=0, seed=0, hadamard=0, code_order=0):
-    """e4m3 codes of x:
+                   mean=None, delta=None, start=None, k=None, k_mean=None, key_start=None,
+                   code_d=None, padded=None, n=None, means=None, deltas=None, t=None, block=0,
+                   seed=0, scale_max=0.0, hadamard=0, code_order=0, group=0, code_format=0,
+                   smooth=0):
+    """Codes of x:
       y = x, or with hadamard y = (x * sign) H / sqrt(m) on each run of m columns, m the largest
           power of two that divides d, H the Hadamard matrix in Sylvester order
+      y = y - mean                                                              with smooth
       a = max(max |y| over the tokens and columns that share a scale, 1e-7)
-      scale = a / 448,  code = y * (448 / a) rounded to nearest even
-    in f32.  Where y holds an infinity scale is +inf, where it holds a NaN scale is NaN; the codes
-    under such a scale are 0.  q and k rotated alike have the scores they had before, with outliers
-    spread over columns.  The sign of column c is - where the top bit of z is 1:
+      scale = a / most,  code = y * (most / a) rounded to nearest even
+    in f32; most is 448 of e4m3 (or scale_max), 127 of i8, 7 of i4.  Where y holds an infinity scale
+    is +inf, where it holds a NaN scale is NaN; the codes under such a scale are 0.  e2m1 goes with
+    the micro groups and they with it (NVFP4 and MXFP4), a = max |y|:
+      micro16  scale = e4m3(a / 6),  code = y * (1 / scale) rounded to nearest even, at most 6
+      micro32  scale = 2^k, k = max(floor(log2 a) - 2, -127), as u8 k + 127;  code = y / scale
+    where a or scale is 0 the codes are 0 and scale's bits are; where y holds a NaN or an infinity
+    scale is NaN (u8: 255), the codes 0.
+
+    mean is the f32 sum of a column of y over the tokens there are, divided by their number.  The sum
+    is a tree: of tokens 2i and 2i + 1 of a sequence, of such pairs, and so on.  delta is what the
+    scores of q - mean and k - k_mean lack (SageAttention2, 2411.10958): for block I of 128 rows and
+    every key j of the sequence <mean_I, k_j - k_mean> in f32, to be added before the scale.
+
+    q and k rotated alike have the scores they had before, with outliers spread over columns.  The
+    sign of column c is - where the top bit of z is 1:
       z = seed + (c + 1) * 0x9E3779B97F4A7C15;  z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;
       z = (z ^ z >> 27) * 0x94D049BB133111EB;   z = z ^ z >> 31            (64 bits, unsigned)
-    Packed tokens of no sequence are not written.  Scales of no block and transposed codes of no
-    token are 0.  Bits: the same on host and CUDA, whatever else the batch holds.
+    Packed tokens of no sequence are not written, nor are scales that are theirs alone.  Other scales
+    and means of no token, and transposed codes of none, are 0.  What delta has for no block or for
+    no key of its sequence is not written.  Bits of codes, scales and means: the same on host and
+    CUDA, whatever else the batch holds.
 
     Limits: d is up to 3072 on CUDA, any on the host.
 
@@ -880,22 +900,35 @@ def quant_quantize(ctx_or_x=None, /, x=None, *, ctx=None, code=None, code_t=None
       x: (b, s, h, d) f32 f16 bf16
 
     Outputs, new unless passed
-      scale: (b, h, n) f32: n as said above
+      scale: (b, h, n) f32 e4m3 u8: n as said above; f32, but e4m3 of micro16 and u8 of micro32
 
     Outputs on request, by True or an array
-      code: (b, s, h, d) e4m3: absent: only code_t is written
-      code_t: (b, h, d, padded) e4m3: the codes with tokens contiguous, for v_t
+      code: (b, s, h, code_d) e4m3 i8 u8: absent: only code_t is written
+      code_t: (b, h, d, padded) e4m3 i8 u8: the codes with tokens contiguous, for v_t; of code's
+          dtype.  A byte that holds two halves padded
+      mean: (b, h, means, d) f32: with smooth; a row has one entry of a sequence (packed r), or
+          those of blocks of 128
+      delta: (b, h, deltas, t) f32: deltas the entries of blocks of 128; with smooth 2 and k
 
     Optional inputs
       start: (r+1) i32: first packed token of each sequence, ascending from 0; then b = 1
+      k: (key_b, t, g, d) as x: for delta
+      k_mean: (key_b, g, k_means, d) f32: one of a sequence; absent: 0
+      key_start: (r+1) i32: first packed key of each sequence
 
-    padded, n: extents of new outputs that no input tells.
+    code_d, padded, n, means, deltas, t: extents of new outputs that no input tells.
 
     Numbers
-      block: tokens that share a scale: 64 or 128; 0: all of a sequence
+      block: tokens of a block: 16, 32 or a multiple of 64; of thread_q 16 to 128, of thread_k 64 or
+          128; 0: all of a sequence, and for other groups
       seed: signs of the rotation; with hadamard
+      scale_max: e4m3's largest code, one that e4m3 holds; 0: 448
       hadamard: 1: rotate the columns first
       code_order: "plain", "v_perm16"
+      group: "block", "thread_q", "thread_k", "token", "channel", "micro16", "micro32", "micro16_t",
+          "micro32_t"
+      code_format: "dtype", "i4", "e2m1"
+      smooth: "none", "sequence", "block"
     """
     if ctx_or_x.__class__ is Context and ctx is None:
         call = Call(ctx_or_x, _quant_quantize)
@@ -905,21 +938,123 @@ def quant_quantize(ctx_or_x=None, /, x=None, *, ctx=None, code=None, code_t=None
     v_x = call.put("x", 8, x, 4)
     if start is not None:
         call.put("start", 104, start)
+    v_k = None
+    if k is not None:
+        v_k = call.put("k", 584, k, 4)
+    if k_mean is not None:
+        call.put("k_mean", 680, k_mean)
+    if key_start is not None:
+        call.put("key_start", 776, key_start)
     if code is not None:
-        code = None if code is False else call.out("code", 200, code, v_x[2], 4)
+        code = None if code is False else call.out("code", 200, code, lambda: (v_x[2][0], v_x[2][1],
+            v_x[2][2], call.size("code_d", code_d, (v_x, 3, 0))), v_x[1] if v_x[1] in (4, 7, 10)
+            else 4)
     if code_t is not None:
         code_t = None if code_t is False else call.out("code_t", 296, code_t, lambda: (v_x[2][0],
-            v_x[2][2], v_x[2][3], call.size("padded", padded)), 4)
-    scale = call.out("scale", 392, scale, lambda: (v_x[2][0], v_x[2][2], call.size("n", n)), 1)
+            v_x[2][2], v_x[2][3], call.size("padded", padded)), v_x[1] if v_x[1] in (4, 7, 10) else
+            4)
+    scale = call.out("scale", 392, scale, lambda: (v_x[2][0], v_x[2][2], call.size("n", n)), v_x[1]
+        if v_x[1] in (1, 4, 10) else 1)
+    if mean is not None:
+        mean = None if mean is False else call.out("mean", 488, mean, lambda: (v_x[2][0], v_x[2][2],
+            call.size("means", means), v_x[2][3]), 1)
+    if delta is not None:
+        delta = None if delta is False else call.out("delta", 872, delta, lambda: (v_x[2][0],
+            v_x[2][2], call.size("deltas", deltas), call.size("t", t, (v_k, 1, 0))), 1)
     if block:
-        call.scalar("q", 488, block, "block")
+        call.scalar("q", 968, block, "block")
     if seed:
-        call.scalar("q", 496, seed, "seed")
+        call.scalar("q", 976, seed, "seed")
+    if scale_max:
+        call.scalar("f", 984, scale_max, "scale_max")
     if hadamard:
-        call.scalar("i", 504, hadamard, "hadamard")
+        call.scalar("i", 988, hadamard, "hadamard")
     if code_order:
-        call.enum(508, code_order, "code_order", CodeOrder)
-    return call.run(code, code_t, scale)
+        call.enum(992, code_order, "code_order", CodeOrder)
+    if group:
+        call.enum(996, group, "group", ScaleGroup)
+    if code_format:
+        call.enum(1000, code_format, "code_format", CodeFormat)
+    if smooth:
+        call.enum(1004, smooth, "smooth", Smooth)
+    return call.run(code, code_t, scale, mean, delta)
+
+
+def quant_dequantize(ctx_or_scale=None, /, scale=None, *, ctx=None, y=None, start=None, code=None,
+                     code_t=None, mean=None, s=None, d=None, block=0, seed=0, hadamard=0,
+                     code_order=0, group=0, code_format=0, smooth=0):
+    """What codes stand for:
+      y = code * scale, + mean with smooth, then with hadamard (y H / sqrt(m)) * sign
+    each step rounded in f32, y then to its dtype.  Groups, formats, means and signs: as
+    quant_quantize.  Packed tokens of no sequence are not written.  Bits: the same on host and CUDA,
+    whatever else the batch holds.
+
+    Limits: d is up to 3072 on CUDA, any on the host.
+
+    Example
+      y = fovea.quant_dequantize(scale)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      scale: (b, h, n) f32 e4m3 u8: as quant_quantize's
+
+    Outputs, new unless passed
+      y: (b, s, h, d) f32 f16 bf16
+
+    Optional inputs
+      start: (r+1) i32: first packed token of each sequence, ascending from 0; then b = 1
+      code: (b, s, h, code_d) e4m3 i8 u8: this or code_t
+      code_t: (b, h, d, padded) e4m3 i8 u8: as quant_quantize's
+      mean: (b, h, means, d) f32: with smooth
+
+    s, d: extents of new outputs that no input tells.
+
+    Numbers
+      block: as quant_quantize's
+      seed: signs of the rotation; with hadamard
+      hadamard: 1: the codes are of rotated columns
+      code_order: "plain", "v_perm16"
+      group: "block", "thread_q", "thread_k", "token", "channel", "micro16", "micro32", "micro16_t",
+          "micro32_t"
+      code_format: "dtype", "i4", "e2m1"
+      smooth: "none", "sequence", "block"
+    """
+    if ctx_or_scale.__class__ is Context and ctx is None:
+        call = Call(ctx_or_scale, _quant_dequantize)
+    else:
+        call, inputs = _quant_dequantize.begin(ctx_or_scale, ctx, scale)
+        [scale] = inputs
+    if start is not None:
+        call.put("start", 104, start)
+    v_code = None
+    if code is not None:
+        v_code = call.put("code", 200, code, 4)
+    v_code_t = None
+    if code_t is not None:
+        v_code_t = call.put("code_t", 296, code_t, 4)
+    v_scale = call.put("scale", 392, scale, 3)
+    v_mean = None
+    if mean is not None:
+        v_mean = call.put("mean", 488, mean, 4)
+    y = call.out("y", 8, y, lambda: (v_scale[2][0], call.size("s", s, (v_code, 1, 0)),
+        v_scale[2][1], call.size("d", d, (v_code_t, 2, 0), (v_mean, 3, 0))), v_scale[1] if
+        v_scale[1] in (1, 2, 3) else 1)
+    if block:
+        call.scalar("q", 584, block, "block")
+    if seed:
+        call.scalar("q", 592, seed, "seed")
+    if hadamard:
+        call.scalar("i", 600, hadamard, "hadamard")
+    if code_order:
+        call.enum(604, code_order, "code_order", CodeOrder)
+    if group:
+        call.enum(608, group, "group", ScaleGroup)
+    if code_format:
+        call.enum(612, code_format, "code_format", CodeFormat)
+    if smooth:
+        call.enum(616, smooth, "smooth", Smooth)
+    return call.run(y)
 
 
 def quant_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, o=None, lse=None, v=None, v_t=None,

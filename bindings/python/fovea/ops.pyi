@@ -8,17 +8,21 @@ from typing_extensions import TypedDict, Unpack
 from ._core import Context
 from ._types import A, Array, Float, Int, Output, Wanted
 from ._abi import Accumulate as Accumulate
+from ._abi import CodeFormat as CodeFormat
 from ._abi import CodeOrder as CodeOrder
 from ._abi import Direction as Direction
 from ._abi import EdgeKind as EdgeKind
 from ._abi import PFormat as PFormat
+from ._abi import ScaleGroup as ScaleGroup
 from ._abi import Scaling as Scaling
+from ._abi import Smooth as Smooth
 
 __all__ = ["attention_forward", "attention_backward", "merge_forward", "merge_backward",
            "cache_append", "cache_copy", "cache_get", "rope_forward", "rope_table_get",
-           "quant_quantize", "quant_forward", "kl_forward", "kl_backward", "conv_attention_forward",
-           "conv_attention_backward", "trace_forward", "Accumulate", "CodeOrder", "Direction",
-           "EdgeKind", "PFormat", "Scaling"]
+           "quant_quantize", "quant_dequantize", "quant_forward", "kl_forward", "kl_backward",
+           "conv_attention_forward", "conv_attention_backward", "trace_forward", "Accumulate",
+           "CodeFormat", "CodeOrder", "Direction", "EdgeKind", "PFormat", "ScaleGroup", "Scaling",
+           "Smooth"]
 
 class _attention_forward(TypedDict, total=False):
     q_value: Array | None
@@ -313,49 +317,102 @@ def rope_table_get(ctx: Context | None = ..., *, cos: Output = ..., sin: Output 
 
 class _quant_quantize(TypedDict, total=False):
     start: Array | None
+    k: Array | None
+    k_mean: Array | None
+    key_start: Array | None
+    code_d: Int | None
     padded: Int | None
     n: Int | None
+    means: Int | None
+    deltas: Int | None
+    t: Int | None
+    block: Int
+    seed: Int
+    scale_max: Float
+    hadamard: Int
+    code_order: Literal["plain", "v_perm16"] | CodeOrder | Int
+    group: (Literal["block", "thread_q", "thread_k", "token", "channel", "micro16", "micro32",
+        "micro16_t", "micro32_t"] | ScaleGroup | Int)
+    code_format: Literal["dtype", "i4", "e2m1"] | CodeFormat | Int
+    smooth: Literal["none", "sequence", "block"] | Smooth | Int
+
+@overload
+def quant_quantize(ctx: Context | None, x: A, *, code: None = ..., code_t: None = ...,
+                   scale: Wanted | None = ..., mean: None = ..., delta: None = ...,
+                   **fields: Unpack[_quant_quantize]) -> A: ...
+@overload
+def quant_quantize(x: A, *, ctx: Context | None = ..., code: None = ..., code_t: None = ...,
+                   scale: Wanted | None = ..., mean: None = ..., delta: None = ...,
+                   **fields: Unpack[_quant_quantize]) -> A: ...
+@overload
+def quant_quantize(ctx: Context | None, x: A, *, code: Wanted, code_t: None = ...,
+                   scale: Wanted | None = ..., mean: None = ..., delta: None = ...,
+                   **fields: Unpack[_quant_quantize]) -> tuple[A, A]: ...
+@overload
+def quant_quantize(x: A, *, ctx: Context | None = ..., code: Wanted, code_t: None = ...,
+                   scale: Wanted | None = ..., mean: None = ..., delta: None = ...,
+                   **fields: Unpack[_quant_quantize]) -> tuple[A, A]: ...
+@overload
+def quant_quantize(ctx: Context | None, x: A, *, code: None = ..., code_t: Wanted,
+                   scale: Wanted | None = ..., mean: None = ..., delta: None = ...,
+                   **fields: Unpack[_quant_quantize]) -> tuple[A, A]: ...
+@overload
+def quant_quantize(x: A, *, ctx: Context | None = ..., code: None = ..., code_t: Wanted,
+                   scale: Wanted | None = ..., mean: None = ..., delta: None = ...,
+                   **fields: Unpack[_quant_quantize]) -> tuple[A, A]: ...
+@overload
+def quant_quantize(ctx: Context | None, x: A, *, code: None = ..., code_t: None = ...,
+                   scale: Wanted | None = ..., mean: Wanted, delta: None = ...,
+                   **fields: Unpack[_quant_quantize]) -> tuple[A, A]: ...
+@overload
+def quant_quantize(x: A, *, ctx: Context | None = ..., code: None = ..., code_t: None = ...,
+                   scale: Wanted | None = ..., mean: Wanted, delta: None = ...,
+                   **fields: Unpack[_quant_quantize]) -> tuple[A, A]: ...
+@overload
+def quant_quantize(ctx: Context | None, x: A, *, code: None = ..., code_t: None = ...,
+                   scale: Wanted | None = ..., mean: None = ..., delta: Wanted,
+                   **fields: Unpack[_quant_quantize]) -> tuple[A, A]: ...
+@overload
+def quant_quantize(x: A, *, ctx: Context | None = ..., code: None = ..., code_t: None = ...,
+                   scale: Wanted | None = ..., mean: None = ..., delta: Wanted,
+                   **fields: Unpack[_quant_quantize]) -> tuple[A, A]: ...
+@overload
+def quant_quantize(ctx: Context | None, x: Array, *, code: Output = ..., code_t: Output = ...,
+                   scale: Output = ..., mean: Output = ..., delta: Output = ...,
+                   **fields: Unpack[_quant_quantize]) -> Any: ...
+@overload
+def quant_quantize(x: Array, *, ctx: Context | None = ..., code: Output = ..., code_t: Output = ...,
+                   scale: Output = ..., mean: Output = ..., delta: Output = ...,
+                   **fields: Unpack[_quant_quantize]) -> Any: ...
+
+class _quant_dequantize(TypedDict, total=False):
+    start: Array | None
+    code: Array | None
+    code_t: Array | None
+    mean: Array | None
+    s: Int | None
+    d: Int | None
     block: Int
     seed: Int
     hadamard: Int
     code_order: Literal["plain", "v_perm16"] | CodeOrder | Int
+    group: (Literal["block", "thread_q", "thread_k", "token", "channel", "micro16", "micro32",
+        "micro16_t", "micro32_t"] | ScaleGroup | Int)
+    code_format: Literal["dtype", "i4", "e2m1"] | CodeFormat | Int
+    smooth: Literal["none", "sequence", "block"] | Smooth | Int
 
 @overload
-def quant_quantize(ctx: Context | None, x: A, *, code: None = ..., code_t: None = ...,
-                   scale: Wanted | None = ..., **fields: Unpack[_quant_quantize]) -> A: ...
+def quant_dequantize(ctx: Context | None, scale: A, *, y: Wanted | None = ...,
+                     **fields: Unpack[_quant_dequantize]) -> A: ...
 @overload
-def quant_quantize(x: A, *, ctx: Context | None = ..., code: None = ..., code_t: None = ...,
-                   scale: Wanted | None = ..., **fields: Unpack[_quant_quantize]) -> A: ...
+def quant_dequantize(scale: A, *, ctx: Context | None = ..., y: Wanted | None = ...,
+                     **fields: Unpack[_quant_dequantize]) -> A: ...
 @overload
-def quant_quantize(ctx: Context | None, x: A, *, code: Wanted, code_t: None = ...,
-                   scale: Wanted | None = ..., **fields: Unpack[_quant_quantize]) -> tuple[A,
-                   A]: ...
+def quant_dequantize(ctx: Context | None, scale: Array, *, y: Output = ...,
+                     **fields: Unpack[_quant_dequantize]) -> Any: ...
 @overload
-def quant_quantize(x: A, *, ctx: Context | None = ..., code: Wanted, code_t: None = ...,
-                   scale: Wanted | None = ..., **fields: Unpack[_quant_quantize]) -> tuple[A,
-                   A]: ...
-@overload
-def quant_quantize(ctx: Context | None, x: A, *, code: None = ..., code_t: Wanted,
-                   scale: Wanted | None = ..., **fields: Unpack[_quant_quantize]) -> tuple[A,
-                   A]: ...
-@overload
-def quant_quantize(x: A, *, ctx: Context | None = ..., code: None = ..., code_t: Wanted,
-                   scale: Wanted | None = ..., **fields: Unpack[_quant_quantize]) -> tuple[A,
-                   A]: ...
-@overload
-def quant_quantize(ctx: Context | None, x: A, *, code: Wanted, code_t: Wanted,
-                   scale: Wanted | None = ..., **fields: Unpack[_quant_quantize]) -> tuple[A, A,
-                   A]: ...
-@overload
-def quant_quantize(x: A, *, ctx: Context | None = ..., code: Wanted, code_t: Wanted,
-                   scale: Wanted | None = ..., **fields: Unpack[_quant_quantize]) -> tuple[A, A,
-                   A]: ...
-@overload
-def quant_quantize(ctx: Context | None, x: Array, *, code: Output = ..., code_t: Output = ...,
-                   scale: Output = ..., **fields: Unpack[_quant_quantize]) -> Any: ...
-@overload
-def quant_quantize(x: Array, *, ctx: Context | None = ..., code: Output = ..., code_t: Output = ...,
-                   scale: Output = ..., **fields: Unpack[_quant_quantize]) -> Any: ...
+def quant_dequantize(scale: Array, *, ctx: Context | None = ..., y: Output = ...,
+                     **fields: Unpack[_quant_dequantize]) -> Any: ...
 
 class _quant_forward(TypedDict, total=False):
     v: Array | None

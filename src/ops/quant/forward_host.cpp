@@ -45,7 +45,7 @@ void load_codes(const CodeRow& from, int64_t count, const ScaleRow& scales, int6
     return;
   }
   factor *= scales(i, 0);
-  if (from.kind == CodeKind::e4m3) {
+  if (from.kind == ValueKind::e4m3) {
     const E4m3* codes = static_cast<const E4m3*>(from.base) + from.at;
     for (int64_t c = 0; c < count; ++c) to[c * step] = to_float(codes[c * from.stride]) * factor;
   } else {

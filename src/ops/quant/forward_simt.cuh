@@ -26,7 +26,7 @@ struct QuantShared : PackedTile<R> {
 // Four codes of a row from `column` on, 0 past `width` and for an absent row.
 __device__ inline float4 load_codes(const CodeRow& row, int column, int width) {
   float out[4];
-  if (row.kind == CodeKind::e4m3) {
+  if (row.kind == ValueKind::e4m3) {
     const E4m3* codes = static_cast<const E4m3*>(row.base);
 #pragma unroll
     for (int i = 0; i < 4; ++i)
@@ -94,8 +94,8 @@ struct CodeScore : TileScores<R> {
   __device__ float4 values(int row, int column) const {
     const KeyInfo& key = s.keys[row];
     // A packed offset counts halves of bytes and so does its stride.
-    if (call.v_kind == CodeKind::e4m3 && call.v_scale_last())
-      return load_codes({v.data, key.v, v_stride, CodeKind::e4m3}, column, width);
+    if (call.v_kind == ValueKind::e4m3 && call.v_scale_last())
+      return load_codes({v.data, key.v, v_stride, ValueKind::e4m3}, column, width);
     return any_values(key, column);
   }
   __device__ __noinline__ float4 any_values(const KeyInfo& key, int column) const {

@@ -17,7 +17,7 @@ namespace {
 using namespace cuda;
 
 // Every row of forward.inc and of forward_i8.inc in this build, narrow widths first.
-const std::vector<QuantInstance90>& instances(CodeKind kind) {
+const std::vector<QuantInstance90>& instances(ValueKind kind) {
   static const std::vector<QuantInstance90> rows = {
 #define FOVEA_INSTANCE(...) quant_sm90_instance<QuantConfig90 __VA_ARGS__>(),
 #include "instances/quant_forward_sm90.inc"
@@ -28,10 +28,10 @@ const std::vector<QuantInstance90>& instances(CodeKind kind) {
 #include "instances/quant_forward_i8_sm90.inc"
 #undef FOVEA_INSTANCE
   };
-  return kind == CodeKind::i8 ? integers : rows;
+  return kind == ValueKind::i8 ? integers : rows;
 }
 
-const QuantInstance90* find(const Attend& a, CodeKind kind) {
+const QuantInstance90* find(const Attend& a, ValueKind kind) {
   for (const QuantInstance90& row : instances(kind))
     if (a.d <= row.width && a.e <= row.width) return &row;
   return nullptr;
@@ -75,7 +75,7 @@ QuantWork work_of(const Context& ctx, const QuantAttend& a, const QuantInstance9
 
 // "" or what is not FlashAttention-3's.
 Text float_refuses(const QuantAttend& a) {
-  if (a.kind != CodeKind::e4m3) return "q and k are not e4m3";
+  if (a.kind != ValueKind::e4m3) return "q and k are not e4m3";
   if (a.p_format != FOVEA_P_FORMAT_E4M3_256) return "p_format is not FOVEA_P_FORMAT_E4M3_256";
   if (a.k_mean) return reason_given("k_mean");
   const auto blocks = [](const ScaleAxis& axis) {
@@ -89,7 +89,7 @@ Text float_refuses(const QuantAttend& a) {
 
 // "" or what is not SageAttention2's.
 Text integer_refuses(const QuantAttend& a) {
-  if (a.kind != CodeKind::i8) return "q and k are not i8";
+  if (a.kind != ValueKind::i8) return "q and k are not i8";
   if (a.p_format != FOVEA_P_FORMAT_E4M3_448) return "p_format is not FOVEA_P_FORMAT_E4M3_448";
   const auto shifts = [](const ScaleAxis& axis, int64_t least) {
     const bool groups = axis.group <= FOVEA_SCALE_GROUP_THREAD_K;
@@ -114,7 +114,7 @@ Text offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
     return "v_t of code_order FOVEA_CODE_ORDER_V_PERM16 is not given, wanted in place of v";
   if (call.score.softcap > 0) return reason_given("softcap");
   if (Text why = Refuses(a); !why.empty()) return why;
-  if (a.v_kind != CodeKind::e4m3) return "v_t is not e4m3";
+  if (a.v_kind != ValueKind::e4m3) return "v_t is not e4m3";
   if (a.v_axis.block || a.v_axis.micro_t()) return "v_scale is not one of all keys";
   if (a.delta) return reason_given("delta");
   if (a.v_mean) return reason_given("v_mean");
@@ -124,7 +124,7 @@ Text offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
   if (Text why = refuse_width("e", call.e, 8); !why.empty()) return why;
   const QuantInstance90* row = find(call, a.kind);
   if (!row)
-    return no_instance(a.kind == CodeKind::i8 ? FOVEA_I8 : FOVEA_E4M3, "d", call.d, "e", call.e);
+    return no_instance(a.kind == ValueKind::i8 ? FOVEA_I8 : FOVEA_E4M3, "d", call.d, "e", call.e);
   const size_t o_bytes = static_cast<size_t>(dtype_bytes(call.o_dtype));
   if (!chunked(call.o, o_bytes, static_cast<int>(16 / o_bytes))) return reason_rows("o");
   if (call.sequences.count * call.h * ceil_div(call.sequences.query_max, row->rows) > kIndexMax)

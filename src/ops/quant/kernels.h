@@ -76,55 +76,90 @@ inline int64_t code_columns(int64_t units) {
   return __builtin_mul_overflow(units, kCodeRun, &columns) ? INT64_MAX : columns;
 }
 
-struct Quantize {
-  View<4> x, code, code_t;
+enum class CodeKind : int32_t { e4m3, i8, i4, e2m1 };
+
+// Codes and their scales: what quantising writes and the reverse reads.
+struct Codes {
+  View<4> code, code_t;
   View<3> scale;
-  int32_t x_dtype;
+  View<4> mean;
   IntVector start;
   int64_t b, s, h, d, sequences;
-  int64_t scales, padded;  // entries of a row of scale; columns of code_t
+  int64_t scales, padded;  // entries of a row of scale; columns of code_t, in codes
   int64_t units;           // of 128 tokens that are walked, one at least
-  int64_t block, seed;
+  int64_t seed;
   int64_t run;  // columns that are rotated together; 0: none are
+  ScaleGroup group;
+  CodeKind kind;
+  int32_t smooth;  // fovea_smooth
   bool permutes;
+
+  // Codes in a byte.
+  FOVEA_HD int64_t per_byte() const { return kind >= CodeKind::i4 ? 2 : 1; }
+  // Columns of a token, or of code_t with `transposed`, that share a micro scale; 0: no micro
+  // group.
+  FOVEA_HD int64_t micro() const {
+    return group.kind < FOVEA_SCALE_GROUP_MICRO16 ? 0 : group.kind % 2 ? 16 : 32;
+  }
+  FOVEA_HD bool transposed() const { return group.kind >= FOVEA_SCALE_GROUP_MICRO16_T; }
+  FOVEA_HD bool channel() const { return group.kind == FOVEA_SCALE_GROUP_CHANNEL; }
+  // Blocks that are no part of a unit.
+  FOVEA_HD bool wide() const {
+    return group.kind == FOVEA_SCALE_GROUP_BLOCK && (group.block == 0 || group.block > kCodeRun);
+  }
+};
+static_assert(FOVEA_SCALE_GROUP_MICRO16 % 2 && FOVEA_SCALE_GROUP_MICRO16_T % 2);
+
+struct Quantize : Codes {
+  View<4> x;
+  int32_t x_dtype;
+  float most;  // the largest code
+  View<4> k, k_mean, delta;
+  IntVector key_start;
+  int64_t t, g;
+};
+
+struct Dequantize : Codes {
+  View<4> y;
+  int32_t y_dtype;
 };
 
 // What the elements of a tensor of codes or values are.
-enum class CodeKind : int32_t { e4m3, i8, i4, e2m1, f16, bf16 };
-FOVEA_HD bool is_packed(CodeKind kind) {
-  return kind == CodeKind::i4 || kind == CodeKind::e2m1;
+enum class ValueKind : int32_t { e4m3, i8, i4, e2m1, f16, bf16 };
+FOVEA_HD bool is_packed(ValueKind kind) {
+  return kind == ValueKind::i4 || kind == ValueKind::e2m1;
 }
-// 0 .5 1 1.5 2 3 4 6, bit 3 the sign.
+// Codes of e2m1: a sign and 0 .5 1 1.5 2 3 4 6, 6 at most.
+FOVEA_HD uint32_t e2m1_of(float x) {
+  const float m = float_of(bits_of(x) & 0x7fffffffu);
+  // Each comparison is a rounding boundary; a tie goes to the even code.
+  const uint32_t code = (m > 0.25f) + (m >= 0.75f) + (m > 1.25f) + (m >= 1.75f) + (m > 2.5f) +
+                        (m >= 3.5f) + (m > 5.0f);
+  return bits_of(x) >> 31 << 3 | code;
+}
 FOVEA_HD float e2m1_value(uint32_t code) {
-  const uint32_t exponent = code >> 1 & 3, half = code & 1;
-  const float size = exponent ? float_of((exponent + 126) << 23 | half << 22) : 0.5f * half;
-  return code & 8 ? -size : size;
+  const uint32_t m = code & 7;
+  // 2^(m / 2 - 1) (1 + m % 2 / 2), below 1 a half of m.
+  const float x =
+      m < 2 ? 0.5f * static_cast<float>(m) : float_of(((m >> 1) + 126) << 23 | (m & 1) << 22);
+  return code & 8 ? -x : x;
 }
-// The e2m1 number nearest to x >= 0, ties to the even code; 6 at most.
-FOVEA_HD float nearest_e2m1(float x) {
-  if (x <= 0.25f) return 0;
-  if (x < 0.75f) return 0.5f;
-  if (x <= 1.25f) return 1;
-  if (x < 1.75f) return 1.5f;
-  if (x <= 2.5f) return 2;
-  if (x < 3.5f) return 3;
-  return x <= 5 ? 4.f : 6.f;
-}
+
 // Element `at` of a tensor; of packed ones, in halves of bytes.
-FOVEA_HD float code_value(CodeKind kind, const void* base, int64_t at) {
+FOVEA_HD float code_value(ValueKind kind, const void* base, int64_t at) {
   switch (kind) {
-    case CodeKind::e4m3:
+    case ValueKind::e4m3:
       return to_float(static_cast<const E4m3*>(base)[at]);
-    case CodeKind::i8:
+    case ValueKind::i8:
       return static_cast<const int8_t*>(base)[at];
-    case CodeKind::f16:
+    case ValueKind::f16:
       return to_float(static_cast<const F16*>(base)[at]);
-    case CodeKind::bf16:
+    case ValueKind::bf16:
       return to_float(static_cast<const Bf16*>(base)[at]);
     default: {
       const uint32_t byte = static_cast<const uint8_t*>(base)[at >> 1];
       const uint32_t code = at & 1 ? byte >> 4 : byte & 15;
-      if (kind == CodeKind::e2m1) return e2m1_value(code);
+      if (kind == ValueKind::e2m1) return e2m1_value(code);
       return static_cast<float>(static_cast<int32_t>(code << 28) >> 28);
     }
   }
@@ -133,7 +168,7 @@ FOVEA_HD float code_value(CodeKind kind, const void* base, int64_t at) {
 struct CodeRow {
   const void* base;
   int64_t at, stride;
-  CodeKind kind;
+  ValueKind kind;
   FOVEA_HD float operator[](int64_t c) const {
     if (!is_packed(kind)) return code_value(kind, base, at + c * stride);
     return code_value(kind, base, 2 * (at + (c >> 1) * stride) + (c & 1));
@@ -219,14 +254,14 @@ FOVEA_HD float rounded_weight(int32_t p_format, float p, float most) {
     }
     case FOVEA_P_FORMAT_E2M1_TWO: {
       const float scale = to_float(from_float<E4m3>(most * 2688.f / 6));
-      return scale == 0 ? 0 : nearest_e2m1(x / scale) * scale;
+      return scale == 0 ? 0 : e2m1_value(e2m1_of(x / scale)) * scale;
     }
     case FOVEA_P_FORMAT_E2M1_ONE: {
       // 2^(exponent - 127).  A row's own maximum may be a little below e^0, where the scale halves.
       const uint32_t exponent = (bits_of(most) + 16) >> 23;
       if (exponent < 4) return 0;
       const float scale = float_of((exponent - 2) << 23);
-      return nearest_e2m1(x / scale) * scale;
+      return e2m1_value(e2m1_of(x / scale)) * scale;
     }
     default:
       return to_float(from_float<E4m3>(x));
@@ -255,7 +290,7 @@ struct QuantAttend {
   Attend attend;
   View<4> v_t;
   ScaleAxis q_axis, k_axis, v_axis;
-  CodeKind kind, v_kind;
+  ValueKind kind, v_kind;
   View<4> k_mean, q_plain, delta, v_mean;
   int32_t q_plain_dtype, p_format, accumulate;
   int64_t padded;
@@ -391,10 +426,12 @@ FOVEA_HD const Attend& attend_in(const QuantAttend& call) {
 }
 
 extern const Kernel<Quantize> quant_quantize_host;
+extern const Kernel<Dequantize> quant_dequantize_host;
 extern const Kernel<QuantAttend> quant_forward_host;
 
 // CUDA builds only.  tile: aligned rows of 64, 128 or 256 columns; any: every valid call.
 extern const Kernel<Quantize> quant_quantize_tile, quant_quantize_any;
+extern const Kernel<Dequantize> quant_dequantize_any;
 // sm90, sm90_i8: Hopper's tensor cores; simt: every valid call.
 extern const Kernel<QuantAttend> quant_forward_sm90, quant_forward_sm90_i8, quant_forward_simt;
 

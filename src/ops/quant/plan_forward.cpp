@@ -22,36 +22,36 @@ void check_enum(const char* field, int32_t value, int32_t last, const char* type
   if (value < 0 || value > last) refuse("%s: %s is %d, wanted a %s", kForward, field, value, type);
 }
 
-CodeKind kind_of(const char* name, int32_t dtype, const char* field, int32_t format) {
+ValueKind kind_of(const char* name, int32_t dtype, const char* field, int32_t format) {
   const bool bytes = dtype == FOVEA_U8;
   if (bytes != (format != FOVEA_CODE_FORMAT_DTYPE))
     refuse("%s: %s is %s with %s = %d, wanted u8 for i4 and e2m1, and %s = 0 for others", kForward,
            name, dtype_name(dtype), field, format, field);
-  if (bytes) return format == FOVEA_CODE_FORMAT_I4 ? CodeKind::i4 : CodeKind::e2m1;
-  return dtype == FOVEA_E4M3  ? CodeKind::e4m3
-         : dtype == FOVEA_I8  ? CodeKind::i8
-         : dtype == FOVEA_F16 ? CodeKind::f16
-                              : CodeKind::bf16;
+  if (bytes) return format == FOVEA_CODE_FORMAT_I4 ? ValueKind::i4 : ValueKind::e2m1;
+  return dtype == FOVEA_E4M3  ? ValueKind::e4m3
+         : dtype == FOVEA_I8  ? ValueKind::i8
+         : dtype == FOVEA_F16 ? ValueKind::f16
+                              : ValueKind::bf16;
 }
 
 // p_format and the values it goes with.
 void check_weights(const QuantAttend& a) {
-  const CodeKind v = a.v_kind;
-  const bool half = v == CodeKind::f16 || v == CodeKind::bf16;
+  const ValueKind v = a.v_kind;
+  const bool half = v == ValueKind::f16 || v == ValueKind::bf16;
   bool runs = false;
   switch (a.p_format) {
     case FOVEA_P_FORMAT_HALF:
       runs = half;
       break;
     case FOVEA_P_FORMAT_I8:
-      runs = v == CodeKind::i8;
+      runs = v == ValueKind::i8;
       break;
     case FOVEA_P_FORMAT_E2M1_TWO:
     case FOVEA_P_FORMAT_E2M1_ONE:
-      runs = v == CodeKind::e2m1;
+      runs = v == ValueKind::e2m1;
       break;
     default:
-      runs = v == CodeKind::e4m3;
+      runs = v == ValueKind::e4m3;
   }
   if (!runs)
     refuse(

@@ -1,35 +1,68 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the two quantising kernels share: maxima of blocks and of sequences.
+// What the quantising kernels share: passes over x, what they leave for one another, and the scales
+// of a unit's parts.
 #pragma once
 #include "ops/quant/quantize.h"
 
 namespace fovea::cuda {
 
-// What a pass over x leaves: scales and codes; maxima in the workspace; scales and codes from
-// these.
-enum class Pass { all, maxima, codes };
+// What a pass over x leaves: sums of units, from which means are made; magnitudes; scales and
+// codes.
+enum class Pass { sums, maxima, codes };
 
-// Of a block of threads, or of each of its `parts` equal parts, 1 or 2; every thread gets its own
-// part's.  x >= 0 or NaN, whose bits are ordered as the numbers are, a NaN last.  s holds 2 values.
-__device__ inline float block_greatest(float x, uint32_t* s, unsigned parts = 1) {
-  const uint32_t bits = __reduce_max_sync(~0u, bits_of(x));
-  uint32_t& own = s[threadIdx.x * parts / blockDim.x];
+// Of units, or folded over those of a sequence.
+struct Partials {
+  float* halves;   // (units, h, 2): magnitudes of 64 tokens
+  float* columns;  // (units, h, d): sums or magnitudes of columns
+  float* factors;  // (sequences, h, d)
+};
+
+struct PartialSlots {
+  Slot<float> halves, columns, factors;
+  PartialSlots(const Quantize& a, Plan& plan) {
+    const int64_t items = unit_count(a) * a.h;
+    const bool columns_too = a.smooth == FOVEA_SMOOTH_SEQUENCE || a.channel();
+    halves = plan.workspace.add<float>(a.wide() ? items : 0, 2);
+    columns = plan.workspace.add<float>(columns_too ? items : 0, a.d);
+    factors = plan.workspace.add<float>(a.channel() ? a.sequences * a.h : 0, a.d);
+  }
+  Partials at(void* base) const { return {halves.at(base), columns.at(base), factors.at(base)}; }
+};
+
+// Sums of units to means, or magnitudes of units to scales and factors of channels.
+enum class Fold { means, scales };
+void launch_fold(Context& ctx, const Quantize& a, const Partials& partials, Fold what);
+// delta of means that are written; none without it.
+void launch_delta(Context& ctx, const Quantize& a);
+
+// Magnitudes of the blocks that a unit's two halves are of, to s_part; of no thread before.
+__device__ inline void wide_maxima(const Quantize& a, const CodeUnit& unit, int64_t slot,
+                                   int64_t head, const Partials& from, uint32_t* s_part) {
+  if (threadIdx.x < 2) s_part[threadIdx.x] = 0;
   __syncthreads();
-  if (threadIdx.x < 2) s[threadIdx.x] = 0;
+  const Interval units = units_of(a, unit, slot);
+  for (int part = 0; part < 2; ++part) {
+    const Interval halves = halves_of(a, units, 2 * slot + part);
+    float top = 0;
+    for (int64_t i = halves.begin + threadIdx.x; i < halves.end; i += blockDim.x)
+      top = greatest(top, from.halves[((i >> 1) * a.h + head) * 2 + (i & 1)]);
+    const uint32_t bits = __reduce_max_sync(~0u, bits_of(top));
+    if (threadIdx.x % 32 == 0) atomicMax(&s_part[part], bits);
+  }
   __syncthreads();
-  if (threadIdx.x % 32 == 0) atomicMax(&own, bits);
-  __syncthreads();
-  return float_of(own);
 }
 
-// The greatest of a sequence's units, which left `most` (units, h).
-__device__ inline float sequence_greatest(const Quantize& a, const CodeUnit& unit, int64_t slot,
-                                          int64_t head, const float* most, uint32_t* s) {
-  const Interval units = units_of(a, unit, slot);
-  float top = 0;
-  for (int64_t i = units.begin + threadIdx.x; i < units.end; i += blockDim.x)
-    top = greatest(top, most[i * a.h + head]);
-  return block_greatest(top, s);
+// Of the parts' magnitudes their scales, written, and their factors, in s_part.
+__device__ inline void scale_parts(const Quantize& a, const CodeUnit& unit, int64_t head,
+                                   uint32_t* s_part) {
+  const int parts = part_count(a), at = static_cast<int>(threadIdx.x);
+  for (int part = at; part < parts; part += blockDim.x) {
+    const CodeScale scale(float_of(s_part[part]), a.most);
+    put_part(a, unit, head, part, scale.scale);
+    s_part[part] = bits_of(scale.factor);
+  }
+  clear_rest(a, unit, head, at, static_cast<int>(blockDim.x));
+  __syncthreads();
 }
 
 }  // namespace fovea::cuda

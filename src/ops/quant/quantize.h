@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the quantising kernels of the host and of devices share: units of tokens and their scales,
-// a token's rotation and its codes.
+// What the quantising kernels of the host and of devices share: units of tokens and their groups,
+// a token's rotation, its codes, and the trees of means.
 #pragma once
 #include <cmath>
 
@@ -8,8 +8,6 @@
 #include "ops/quant/kernels.h"
 
 namespace fovea {
-
-constexpr float kCodeMost = 448;  // largest e4m3
 
 // The token at place p.
 FOVEA_HD int64_t unpermuted(int64_t p) {
@@ -24,14 +22,15 @@ struct CodeUnit {
   int64_t token;   // its first, on the s axis
   int64_t tokens;  // 0 .. 128
   int64_t column;  // its first, in code_t
+  int64_t length;  // tokens of the sequence
 };
 
-FOVEA_HD int64_t unit_count(const Quantize& a) {
+FOVEA_HD int64_t unit_count(const Codes& a) {
   return a.start ? a.units : a.b * a.units;
 }
 
 // sequence < 0: nobody's.
-FOVEA_HD CodeUnit unit_at(const Quantize& a, int64_t slot) {
+FOVEA_HD CodeUnit unit_at(const Codes& a, int64_t slot) {
   CodeUnit unit{};
   int64_t begin = 0, end = a.s;
   if (a.start) {
@@ -57,38 +56,64 @@ FOVEA_HD CodeUnit unit_at(const Quantize& a, int64_t slot) {
   }
   unit.token = begin + unit.index * kCodeRun;
   unit.tokens = clamp_i64(end - unit.token, 0, kCodeRun);
+  unit.length = end - begin;
   return unit;
 }
 
-// Part i of a unit: tokens with a scale of their own.  With one scale a sequence: all of them.
-struct CodePart {
-  int64_t begin, end;  // in the unit, padding among them
-  int64_t tokens;
-  int64_t entry;  // of `scale`; -1: another unit's.  The last ones are perhaps of no token.
+// A unit's parts: the groups of its tokens, where those are of BLOCK, THREAD and TOKEN.  A wide
+// block is gathered of halves.
+FOVEA_HD int part_of(const Codes& a, int i) {
+  return a.wide() ? i >> 6 : static_cast<int>(a.group.entry(i));
+}
+FOVEA_HD int part_count(const Codes& a) {
+  if (a.group.kind == FOVEA_SCALE_GROUP_TOKEN) return kCodeRun;
+  return a.wide() ? 2 : static_cast<int>(block_of(kCodeRun, a.group.block) * a.group.parts());
+}
 
-  static FOVEA_HD int count(const Quantize& a) { return a.block == 64 ? 2 : 1; }
-  FOVEA_HD CodePart(const Quantize& a, const CodeUnit& unit, int64_t i) {
-    const int64_t rows = kCodeRun / count(a);
-    begin = i * rows, end = begin + rows, tokens = clamp_i64(unit.tokens - begin, 0, rows);
-    entry = first_entry(a.start, a.s, unit.sequence, a.block);
-    const int64_t past = a.block && a.start && unit.sequence + 1 < a.sequences
-                             ? first_entry(a.start, a.s, unit.sequence + 1, a.block)
-                             : a.scales;
-    entry += a.block ? unit.index * count(a) + i : 0;
-    if (a.block ? entry >= past : unit.index > 0) entry = -1;
+// A part's scale to its row.  A part of no token has 0; what lies past the blocks that have tokens
+// is clear_rest's.
+FOVEA_HD void put_part(const Codes& a, const CodeUnit& unit, int64_t head, int part, float scale) {
+  int begin = part, i = part;  // first tokens of the block and of the part
+  if (a.wide()) {
+    begin = i = part * 64;
+    if (a.group.entry(unit.index * kCodeRun + i) * a.group.block != unit.index * kCodeRun + i)
+      return;
+  } else if (a.group.kind != FOVEA_SCALE_GROUP_TOKEN) {
+    const int parts = static_cast<int>(a.group.parts()), in = part & (parts - 1);
+    begin = part / parts * static_cast<int>(a.group.block);
+    i = begin + (parts == 4 ? 2 * in : in);
   }
-};
+  if (begin >= unit.tokens) return;
+  const int64_t entry =
+      a.group.first(a.start, a.s, unit.sequence) + a.group.entry(unit.index * kCodeRun + i);
+  *a.scale.at(unit.batch, head, entry) = i < unit.tokens ? scale : 0;
+}
 
-FOVEA_HD void put_scale(const Quantize& a, const CodeUnit& unit, int64_t head, const CodePart& part,
-                        float scale) {
-  const int64_t* stride = a.scale.stride;
-  if (part.entry >= 0)
-    a.scale.as()[unit.batch * stride[0] + head * stride[1] + part.entry * stride[2]] =
-        part.tokens ? scale : 0;
+// Entries of a sequence that no block with tokens has, by threads `at` of `step`: of the first
+// unit.
+FOVEA_HD void clear_rest(const Codes& a, const CodeUnit& unit, int64_t head, int at, int step) {
+  if (unit.index > 0 || a.group.kind > FOVEA_SCALE_GROUP_THREAD_K) return;
+  const int64_t first = a.group.first(a.start, a.s, unit.sequence);
+  const int64_t past = a.start && unit.sequence + 1 < a.sequences
+                           ? a.group.first(a.start, a.s, unit.sequence + 1)
+                           : a.scales;
+  int64_t used = 0;
+  if (unit.length)
+    used = a.group.parts() * (1 + (a.group.block ? block_of(unit.length - 1, a.group.block) : 0));
+  for (int64_t i = first + used + at; i < past; i += step) *a.scale.at(unit.batch, head, i) = 0;
+}
+
+// Halves, of 64 tokens, of the block that half number `half` is of; `units` are its sequence's.
+FOVEA_HD Interval halves_of(const Codes& a, const Interval& units, int64_t half) {
+  const int64_t begin = 2 * units.begin, end = 2 * units.end;
+  if (a.group.block == 0) return {begin, end};
+  const int64_t count = a.group.block >> 6;
+  const int64_t first = begin + a.group.entry((half - begin) * 64) * count;
+  return {first, first + count < end ? first + count : end};
 }
 
 // Units of a sequence are neighbours: those of the one that unit number `slot` is of.
-FOVEA_HD Interval units_of(const Quantize& a, const CodeUnit& unit, int64_t slot) {
+FOVEA_HD Interval units_of(const Codes& a, const CodeUnit& unit, int64_t slot) {
   const int64_t begin = slot - unit.index;
   if (!a.start) return {begin, begin + a.units};
   const int64_t next = unit.sequence + 1;
@@ -99,8 +124,9 @@ FOVEA_HD Interval units_of(const Quantize& a, const CodeUnit& unit, int64_t slot
 FOVEA_HD int64_t token_at(const View<4>& x, const CodeUnit& unit, int64_t head, int64_t i) {
   return unit.batch * x.stride[0] + (unit.token + i) * x.stride[1] + head * x.stride[2];
 }
-FOVEA_HD int64_t column_at(const View<4>& x, const CodeUnit& unit, int64_t head) {
-  return unit.batch * x.stride[0] + head * x.stride[1] + unit.column * x.stride[3];
+FOVEA_HD int64_t column_at(const View<4>& x, const CodeUnit& unit, int64_t head,
+                           int64_t per_byte = 1) {
+  return unit.batch * x.stride[0] + head * x.stride[1] + unit.column / per_byte * x.stride[3];
 }
 
 // The sign column c of x gets before it is rotated.
@@ -122,15 +148,114 @@ FOVEA_HD float greatest(float x, float y) {
 #endif
 }
 
-// Codes of a group whose largest magnitude is `most`.
+// Not one operation with a sum that follows.
+FOVEA_HD float product_of(float x, float y) {
+#ifdef __CUDA_ARCH__
+  return __fmul_rn(x, y);
+#else
+  return x * y;
+#endif
+}
+
+// Codes of a group whose largest magnitude is `top`, the largest code being `most`.
 struct CodeScale {
   float scale, factor;  // factor 0: every code is 0
-  explicit FOVEA_HD CodeScale(float most) {
-    most = greatest(most, 1e-7f);
-    scale = most / kCodeMost;
-    factor = most - most == 0 ? kCodeMost / most : 0;
+  explicit FOVEA_HD CodeScale(float top, float most) {
+    top = greatest(top, 1e-7f);
+    scale = top / most;
+    factor = top - top == 0 ? most / top : 0;
   }
 };
+
+// The same of 16 or 32 codes of e2m1, the scale as its byte.
+struct MicroScale {
+  uint8_t byte;
+  float factor;
+  FOVEA_HD MicroScale(float top, int64_t micro) {
+    const bool finite = top - top == 0;
+    if (micro == 16) {
+      byte = finite ? from_float<E4m3>(top / 6).bits : 0x7f;
+      factor = finite && byte ? 1 / to_float(E4m3{byte}) : 0;
+      return;
+    }
+    const int exponent = static_cast<int>(bits_of(top) >> 23);  // top >= 0
+    byte = finite ? static_cast<uint8_t>(exponent > 2 ? exponent - 2 : 0) : 0xff;
+    factor = finite && top > 0 ? float_of((254u - byte) << 23) : 0;
+  }
+};
+
+// The nearest integer, at most `most` in magnitude; x is finite.
+FOVEA_HD int rounded(float x, int most) {
+  const int y = from_float<int8_t>(x);
+  return y < -most ? -most : y > most ? most : y;
+}
+
+// y * factor as a code: a byte, or the low half of one.
+FOVEA_HD uint32_t code_of(CodeKind kind, float y, float factor) {
+  if (factor == 0) return 0;
+  const float x = product_of(y, factor);
+  switch (kind) {
+    case CodeKind::e4m3:
+      return from_float<E4m3>(x).bits;
+    case CodeKind::i8:
+      return static_cast<uint32_t>(rounded(x, 127)) & 0xff;
+    case CodeKind::i4:
+      return static_cast<uint32_t>(rounded(x, 7)) & 0xf;
+    default:
+      return e2m1_of(x);
+  }
+}
+
+// What a code stands for before its scale.
+FOVEA_HD float code_value(CodeKind kind, uint32_t code) {
+  switch (kind) {
+    case CodeKind::e4m3:
+      return to_float(E4m3{static_cast<uint8_t>(code)});
+    case CodeKind::i8:
+      return static_cast<float>(static_cast<int8_t>(code));
+    case CodeKind::i4:
+      return static_cast<float>(static_cast<int>((code & 15) ^ 8) - 8);
+    default:
+      return e2m1_value(code);
+  }
+}
+
+// The sum of `count` terms as a tree: of 2i and 2i + 1, of such pairs, and so on.
+template <class Term>
+FOVEA_HD float tree_sum(int64_t count, Term term) {
+  float level[40];
+  for (int64_t i = 0; i < count; ++i) {
+    float sum = term(i);
+    int bit = 0;
+    for (; i >> bit & 1; ++bit) sum = level[bit] + sum;
+    level[bit] = sum;
+  }
+  float sum = 0;  // turns -0 into 0, whatever else is absent
+  for (int bit = 0; count >> bit; ++bit)
+    if (count >> bit & 1) sum = level[bit] + sum;
+  return sum;
+}
+
+// The mean of a column, and what is kept of a block's.
+FOVEA_HD float mean_of(const Codes& a, float sum, int64_t count) {
+  const float mean = count ? (sum + 0.0f) / static_cast<float>(count) : 0;
+  if (mean != mean) return quiet_nan();
+  return a.smooth == FOVEA_SMOOTH_BLOCK ? to_float(from_float<Bf16>(mean)) : mean;
+}
+
+// Where a unit's means start.
+FOVEA_HD float* mean_row(const Codes& a, const CodeUnit& unit, int64_t head) {
+  const int64_t first = a.start ? first_entry(a.start, a.s, unit.sequence, 0) : 0;
+  return a.mean.at(unit.batch, head,
+                   a.smooth == FOVEA_SMOOTH_BLOCK ? unit.column / kCodeRun : first);
+}
+
+// Keys of sequence r.
+FOVEA_HD Interval keys_of(const Quantize& a, int64_t r) {
+  if (!a.key_start) return {0, a.t};
+  const int64_t begin = clamp_i64(a.key_start[r], 0, a.t);
+  return {begin, clamp_i64(a.key_start[r + 1], begin, a.t)};
+}
 
 FOVEA_HD float root_of(int64_t run) {
   return static_cast<float>(1 / std::sqrt(static_cast<double>(run)));
@@ -144,18 +269,9 @@ FOVEA_HD void sync_lanes() {
 #endif
 }
 
-// Token i of a unit to its row, rotated if that is wanted.
-template <class X, int Lanes>
-FOVEA_HD void load_token(const Quantize& a, const CodeUnit& unit, int64_t head, int64_t i, int lane,
-                         float* row) {
-  const X* x = a.x.as<X>() + token_at(a.x, unit, head, i);
+template <int Lanes>
+FOVEA_HD void rotate(const Codes& a, int lane, float* row) {
   sync_lanes<Lanes>();
-  for (int64_t c = lane; c < a.d; c += Lanes) {
-    const float y = to_float(x[c * a.x.stride[3]]);
-    row[c] = a.run && flips(a.seed, c) ? -y : y;
-  }
-  sync_lanes<Lanes>();
-  if (!a.run) return;
   for (int64_t step = 1; step < a.run; step *= 2) {
     for (int64_t c = lane; c < a.d; c += Lanes) {
       if (c & step) continue;
@@ -168,20 +284,78 @@ FOVEA_HD void load_token(const Quantize& a, const CodeUnit& unit, int64_t head, 
   for (int64_t c = lane; c < a.d; c += Lanes) row[c] *= root;
 }
 
-// Its codes, 0 past the unit's tokens.
-template <int Lanes>
-FOVEA_HD void store_token(const Quantize& a, const CodeUnit& unit, int64_t head, int64_t i,
-                          float factor, int lane, const float* row) {
-  const bool there = i < unit.tokens;
-  const auto store = [&](E4m3* to, int64_t stride) {
-    for (int64_t c = lane; c < a.d; c += Lanes)
-      to[c * stride] = there && factor != 0 ? from_float<E4m3>(row[c] * factor) : E4m3{0};
+// Token i of a unit to its row, rotated and less `mean` if that is wanted.
+template <class X, int Lanes>
+FOVEA_HD void load_token(const Quantize& a, const CodeUnit& unit, int64_t head, int64_t i, int lane,
+                         float* row, const float* mean = nullptr) {
+  const X* x = a.x.as<X>() + token_at(a.x, unit, head, i);
+  sync_lanes<Lanes>();
+  for (int64_t c = lane; c < a.d; c += Lanes) {
+    const float y = to_float(x[c * a.x.stride[3]]);
+    row[c] = a.run && flips(a.seed, c) ? -y : y;
+  }
+  if (a.run) rotate<Lanes>(a, lane, row);
+  if (mean)
+    for (int64_t c = lane; c < a.d; c += Lanes) row[c] -= mean[c * a.mean.stride[3]];
+  sync_lanes<Lanes>();
+}
+
+// Codes of tokens i and i + 1 of a unit, i even, from rows y that are d apart; 0 past the unit's
+// tokens.  factor(j, c) is that of column c of the first or the second.
+template <int Lanes, class Factor>
+FOVEA_HD void store_pair(const Quantize& a, const CodeUnit& unit, int64_t head, int64_t i, int lane,
+                         const float* y, Factor factor) {
+  const bool pairs = a.per_byte() == 2;
+  const auto code = [&](int j, int64_t c) {
+    return i + j < unit.tokens ? code_of(a.kind, y[j * a.d + c], factor(j, c)) : 0;
   };
-  if (a.code && there) store(a.code.as<E4m3>() + token_at(a.code, unit, head, i), a.code.stride[3]);
-  if (a.code_t && unit.column < a.padded)
-    store(a.code_t.as<E4m3>() + column_at(a.code_t, unit, head) +
-              (a.permutes ? permuted(i) : i) * a.code_t.stride[3],
-          a.code_t.stride[2]);
+  for (int j = 0; a.code && j < 2 && i + j < unit.tokens; ++j) {
+    uint8_t* to = a.code.as<uint8_t>() + token_at(a.code, unit, head, i + j);
+    for (int64_t c = lane; c < a.d / a.per_byte(); c += Lanes)
+      to[c * a.code.stride[3]] =
+          static_cast<uint8_t>(pairs ? code(j, 2 * c) | code(j, 2 * c + 1) << 4 : code(j, c));
+  }
+  if (!a.code_t || unit.column >= a.padded) return;
+  const int64_t* stride = a.code_t.stride;
+  const int64_t place = a.permutes ? permuted(i) : i;  // the second one's follows
+  uint8_t* to = a.code_t.as<uint8_t>() + column_at(a.code_t, unit, head, a.per_byte());
+  for (int64_t c = lane; c < a.d; c += Lanes) {
+    if (pairs) {
+      to[c * stride[2] + place / 2 * stride[3]] =
+          static_cast<uint8_t>(code(0, c) | code(1, c) << 4);
+      continue;
+    }
+    to[c * stride[2] + place * stride[3]] = static_cast<uint8_t>(code(0, c));
+    to[c * stride[2] + (place + 1) * stride[3]] = static_cast<uint8_t>(code(1, c));
+  }
+}
+
+// Scales of the runs of columns of token i, and their factors.
+template <int Lanes>
+FOVEA_HD void scale_runs(const Quantize& a, const CodeUnit& unit, int64_t head, int64_t i, int lane,
+                         const float* y, float* factor) {
+  const int64_t micro = a.micro(), runs = (a.d + micro - 1) / micro;
+  sync_lanes<Lanes>();
+  for (int64_t run = lane; run < runs; run += Lanes) {
+    float top = 0;
+    for (int64_t c = run * micro; c < run * micro + micro && c < a.d; ++c)
+      top = greatest(top, std::abs(y[c]));
+    const MicroScale scale(top, micro);
+    *a.scale.at<uint8_t>(unit.batch, head, (unit.token + i) * runs + run) = scale.byte;
+    factor[run] = scale.factor;
+  }
+  sync_lanes<Lanes>();
+}
+
+// The scale of `micro` columns of code_t from column `at` of the unit, of column c of x.
+FOVEA_HD float put_run(const Quantize& a, const CodeUnit& unit, int64_t head, int64_t c, int64_t at,
+                       float top) {
+  const int64_t micro = a.micro();
+  MicroScale scale(top, micro);
+  if (at >= unit.tokens) scale.byte = 0;
+  *a.scale.at<uint8_t>(unit.batch, head, c * (a.padded / micro) + (unit.column + at) / micro) =
+      scale.byte;
+  return scale.factor;
 }
 
 }  // namespace fovea

@@ -462,10 +462,38 @@ struct QuantQuantizeParams
     code::Tensor
     code_t::Tensor
     scale::Tensor
+    mean::Tensor
+    k::Tensor
+    k_mean::Tensor
+    key_start::Tensor
+    delta::Tensor
+    block::Int64
+    seed::Int64
+    scale_max::Float32
+    hadamard::Int32
+    code_order::Int32
+    group::Int32
+    code_format::Int32
+    smooth::Int32
+end
+
+# fovea_quant_dequantize_params
+struct QuantDequantizeParams
+    struct_size::Csize_t
+    y::Tensor
+    start::Tensor
+    code::Tensor
+    code_t::Tensor
+    scale::Tensor
+    mean::Tensor
     block::Int64
     seed::Int64
     hadamard::Int32
     code_order::Int32
+    group::Int32
+    code_format::Int32
+    smooth::Int32
+    reserved::Int32
 end
 
 # fovea_quant_forward_params
@@ -2457,6 +2485,14 @@ fovea_quant_quantize_workspace(ctx, params, bytes) =
 const _fovea_quant_quantize = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_quant_quantize(ctx, params) =
     ccall(symbol(_fovea_quant_quantize, :fovea_quant_quantize), Int32, (Ptr{Cvoid}, Ref{QuantQuantizeParams}), ctx, params)
+
+const _fovea_quant_dequantize_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_quant_dequantize_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_quant_dequantize_workspace, :fovea_quant_dequantize_workspace), Int32, (Ptr{Cvoid}, Ref{QuantDequantizeParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_quant_dequantize = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_quant_dequantize(ctx, params) =
+    ccall(symbol(_fovea_quant_dequantize, :fovea_quant_dequantize), Int32, (Ptr{Cvoid}, Ref{QuantDequantizeParams}), ctx, params)
 
 const _fovea_quant_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_quant_forward_workspace(ctx, params, bytes) =

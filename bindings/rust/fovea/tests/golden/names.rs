@@ -13,6 +13,7 @@ names! {
         rope_forward
         rope_table_get
         quant_quantize
+        quant_dequantize
         quant_forward
         kl_forward
         kl_backward
