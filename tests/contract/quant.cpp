@@ -53,7 +53,7 @@ TEST(ContractQuant, NumbersAndWhatGoesTogether) {
   p["code"].dtype = p["code_t"].dtype = FOVEA_I8;
   says(p, "quant_quantize: scale_max is 0.3, wanted 0 but with e4m3 codes");
   p = quantize, resize(p["code"], 3, 4);
-  says(p, "quant_quantize: code.shape[3] (code_d) is 4, wanted 8 with d = 8 and code_format 0");
+  says(p, "quant_quantize: code.shape[3] (code_d) is 4, wanted 8 with x's d = 8 and code_format 0");
   p = quantize, resize(p["scale"], 2, 2);
   says(p, "quant_quantize: scale.shape[2] (n) is 2, wanted 1");
 

@@ -83,6 +83,51 @@ def test_rotation_spreads_outliers(ctx):
     assert rotated < 8e-2 and rotated < plain < 1.2e-1
 
 
+# How far codes of normal numbers are from these, and what the formats of SageAttention ask for.
+@pytest.mark.parametrize(
+    ("fields", "limit"),
+    [
+        ({"group": "thread_q", "block": 16, "n": 128}, 9e-3),
+        ({"group": "thread_k", "block": 64, "n": 16, "smooth": "sequence", "means": 1}, 9e-3),
+        ({"group": "token", "n": 256, "smooth": "block", "means": 2}, 9e-3),
+        ({"group": "thread_q", "block": 16, "n": 128, "code_format": "i4"}, 0.2),
+        ({"group": "micro16", "n": 2048, "code_format": "e2m1"}, 0.11),
+        ({"group": "micro32", "n": 1024, "code_format": "e2m1"}, 0.15),
+    ],
+)
+def test_there_and_back(ctx, fields, limit):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    x = inputs()[0]
+    format = fields.get("code_format", "dtype")
+    columns = x.shape[-1] if format == "dtype" else x.shape[-1] // 2
+    code = np.zeros((*x.shape[:-1], columns), np.int8 if format == "dtype" else np.uint8)
+    scales = {"micro16": ml_dtypes.float8_e4m3fn, "micro32": np.uint8}
+    scale = np.zeros((1, 2, fields.pop("n")), scales.get(fields["group"], np.float32))
+    means = fields.pop("means", None)
+    mean = {} if means is None else {"mean": np.zeros((1, 2, means, 128), np.float32)}
+    fovea.quant_quantize(ctx, x, code=code, scale=scale, **mean, **fields)
+    y = fovea.quant_dequantize(ctx, y=np.empty_like(x), code=code, scale=scale, **mean, **fields)
+    assert 0.2 * limit < distance(y, x) < limit
+
+
+def test_delta_restores_scores(ctx):
+    q, k, _ = (x + 2 for x in inputs(tokens=200, width=64))
+    code = np.zeros((1, 200, 2, 64), np.int8)
+    mean, k_mean = np.zeros((1, 2, 2, 64), np.float32), np.zeros((1, 2, 1, 64), np.float32)
+    delta = np.zeros((1, 2, 2, 200), np.float32)
+    scale = np.zeros((1, 2, 200), np.float32)
+    rows = {"code": code, "scale": scale, "group": "token"}
+    fovea.quant_quantize(ctx, k, mean=k_mean, smooth="sequence", **rows)
+    fovea.quant_quantize(
+        ctx, q, mean=mean, smooth="block", k=k, k_mean=k_mean, delta=delta, **rows
+    )
+    k = k - k_mean.transpose(0, 2, 1, 3)
+    block = np.arange(200) // 128
+    centred = q - mean[:, :, block].transpose(0, 2, 1, 3)
+    got = np.einsum("bshd,bthd->bhst", centred, k) + delta[:, :, block]
+    assert np.allclose(got, np.einsum("bshd,bthd->bhst", q, k), atol=1e-3)
+
+
 def test_torch_codes(ctx):
     torch = pytest.importorskip("torch")
     arrays = inputs(tokens=130, width=64)

@@ -70,14 +70,14 @@ int64_t scale_entries(const Codes& a) {
 }
 
 template <class P>
-void check_pairs(const char* op, const P& p, const Codes& a) {
+void check_pairs(const char* op, const P& p, const Codes& a, const char* name) {
   if (a.per_byte() == 2 && a.d % 2)
-    refuse("%s: d is %lld with code_format %d, wanted a multiple of 2", op, lld(a.d),
-           p.code_format);
+    refuse("%s: %s.shape[3] (d) is %lld with code_format %d, wanted a multiple of 2", op, name,
+           lld(a.d), p.code_format);
   const int64_t columns = a.d / a.per_byte();
   if (p.code.data && p.code.shape[3] != columns)
-    refuse("%s: code.shape[3] (code_d) is %lld, wanted %lld with d = %lld and code_format %d", op,
-           lld(p.code.shape[3]), lld(columns), lld(a.d), p.code_format);
+    refuse("%s: code.shape[3] (code_d) is %lld, wanted %lld with %s's d = %lld and code_format %d",
+           op, lld(p.code.shape[3]), lld(columns), name, lld(a.d), p.code_format);
   if (p.code.data && p.code_t.data && p.code.dtype != p.code_t.dtype)
     refuse("%s: code_t.dtype is %s, wanted %s as in code", op, dtype_name(p.code_t.dtype),
            dtype_name(p.code.dtype));
@@ -126,7 +126,7 @@ void resolve(Codes& a, const char* op, const P& p, const fovea_tensor& x, const 
   a.group = {p.group, std::min(p.block, (a.s / 64 + 2) * 64)};
   if (p.block <= kCodeRun) a.group.block = p.block;
   a.kind = kind_of(p.code_format, p.code.data ? p.code : p.code_t);
-  check_pairs(op, p, a);
+  check_pairs(op, p, a, name);
   if (a.transposed() && (p.code.data || !p.code_t.data) && a.b && a.s && a.h)
     refuse("%s: group is %s with %s, wanted code_t alone", op, kGroups[p.group],
            p.code.data ? "code" : "no code_t");

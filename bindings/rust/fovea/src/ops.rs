@@ -315,27 +315,28 @@ op! {
     ///   y = y - mean                                                              with smooth
     ///   a = max(max |y| over the tokens and columns that share a scale, 1e-7)
     ///   scale = a / most,  code = y * (most / a) rounded to nearest even
-    /// in f32; most is 448 of e4m3 (or scale_max), 127 of i8, 7 of i4.  Where y holds an infinity scale
-    /// is +inf, where it holds a NaN scale is NaN; the codes under such a scale are 0.  e2m1 goes with
-    /// the micro groups and they with it (NVFP4 and MXFP4), a = max |y|:
+    /// in f32; most is 448 of e4m3 (or scale_max), 127 of i8, 7 of i4.  Where y holds an infinity
+    /// scale is +inf, where it holds a NaN scale is NaN; the codes under such a scale are 0.
+    ///
+    /// e2m1 goes with the micro groups and they with it (NVFP4 and MXFP4), with a = max |y|:
     ///   micro16  scale = e4m3(a / 6),  code = y * (1 / scale) rounded to nearest even, at most 6
     ///   micro32  scale = 2^k, k = max(floor(log2 a) - 2, -127), as u8 k + 127;  code = y / scale
-    /// where a or scale is 0 the codes are 0 and scale's bits are; where y holds a NaN or an infinity
-    /// scale is NaN (u8: 255), the codes 0.
+    /// Where a or scale is 0 the codes are 0.  Where y holds a NaN or an infinity they are too, and
+    /// scale is NaN (u8: 255).
     ///
-    /// mean is the f32 sum of a column of y over the tokens there are, divided by their number.  The sum
-    /// is a tree: of tokens 2i and 2i + 1 of a sequence, of such pairs, and so on.  delta is what the
-    /// scores of q - mean and k - k_mean lack (SageAttention2, 2411.10958): for block I of 128 rows and
-    /// every key j of the sequence <mean_I, k_j - k_mean> in f32, to be added before the scale.
+    /// mean is a column's sum over the tokens there are, divided by their number, in f32.  The sum is
+    /// a tree: of tokens 2i and 2i + 1 of a sequence, of such pairs, and so on.  With both means off,
+    /// scores lack <mean, k - k_mean> (SageAttention2, 2411.10958).  delta is that, of block I of 128
+    /// rows and every key j of its sequence, in f32: to be added before the scale.
     ///
     /// q and k rotated alike have the scores they had before, with outliers spread over columns.  The
     /// sign of column c is - where the top bit of z is 1:
     ///   z = seed + (c + 1) * 0x9E3779B97F4A7C15;  z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9;
     ///   z = (z ^ z >> 27) * 0x94D049BB133111EB;   z = z ^ z >> 31            (64 bits, unsigned)
-    /// Packed tokens of no sequence are not written, nor are scales that are theirs alone.  Other scales
-    /// and means of no token, and transposed codes of none, are 0.  What delta has for no block or for
-    /// no key of its sequence is not written.  Bits of codes, scales and means: the same on host and
-    /// CUDA, whatever else the batch holds.
+    /// Packed tokens of no sequence are not written, nor are scales that are theirs alone.  Other
+    /// scales and means of no token, and transposed codes of none, are 0.  What delta has for no block
+    /// or for no key of its sequence is not written.  Bits of codes, scales and means: the same on host
+    /// and CUDA, whatever else the batch holds.
     ///
     /// Limits: d is up to 3072 on CUDA, any on the host.
     /// ```
@@ -348,12 +349,12 @@ op! {
         start set_start: in, "`(r+1)` i32: first packed token of each sequence, ascending from 0; then b = 1";
         code set_code: out, "`(b, s, h, code_d)` e4m3 i8 u8: absent: only code_t is written";
         code_t set_code_t: out, "`(b, h, d, padded)` e4m3 i8 u8: the codes with tokens contiguous, for v_t; of code's dtype.  A byte that holds two halves padded";
-        mean set_mean: out, "`(b, h, means, d)` f32: with smooth; a row has one entry of a sequence (packed r), or those of blocks of 128";
+        mean set_mean: out, "`(b, h, means, d)` f32: with smooth; one of a sequence (packed r), or one of each block of 128";
         k set_k: in, "`(key_b, t, g, d)` as x: for delta";
         k_mean set_k_mean: in, "`(key_b, g, k_means, d)` f32: one of a sequence; absent: 0";
         key_start set_key_start: in, "`(r+1)` i32: first packed key of each sequence";
-        delta set_delta: out, "`(b, h, deltas, t)` f32: deltas the entries of blocks of 128; with smooth 2 and k";
-        block set_block: i64, "tokens of a block: 16, 32 or a multiple of 64; of thread_q 16 to 128, of thread_k 64 or 128; 0: all of a sequence, and for other groups";
+        delta set_delta: out, "`(b, h, deltas, t)` f32: of each block of 128; with smooth 2 and k";
+        block set_block: i64, "tokens of a block: 16, 32 or a multiple of 64, 0: all of a sequence. Of thread_q 16 to 128, of thread_k 64 or 128, else 0";
         seed set_seed: i64, "signs of the rotation; with hadamard";
         scale_max set_scale_max: f32, "e4m3's largest code, one that e4m3 holds; 0: 448";
         hadamard set_hadamard: bool, "1: rotate the columns first";
