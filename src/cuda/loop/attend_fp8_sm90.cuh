@@ -18,9 +18,6 @@
 #include "cuda/loop/epilogue.cuh"
 #include "cuda/loop/feed_sm90.cuh"
 
-#ifndef FOVEA_MAX3
-#define FOVEA_MAX3 __vimax3_s32
-#endif
 namespace fovea::cuda {
 
 template <int D_, int E_, int Groups_, int BN_, int Stages_, int Run_>
@@ -45,17 +42,17 @@ struct ByteShape90 {
 // What a work item's codes stand for, kept in its slot by the KeySource:
 //   dtype               of q and k
 //   row_factor(group, row)  a score's factor in units of log2: the part of fragment row `row`
-//   factor(row_factor, key) that and what keys from `key` on add; if `blocks` 64 keys, else all
+//   key_factor(key)     the part of keys from `key` on; if `blocks` of 64, else of all
 //   value_factor(column) that of a column of v, and of the next
 //   raise(call, tile, m)    what scores of packed row m lack, in units of log2
 //   column              of v transposed, where row 0 of k stands
 //   beyond              v transposed goes on past the last key
 template <class S>
-concept CodeSteps = requires(const S steps, int at, float x) {
+concept CodeSteps = requires(const S steps, int at) {
   { S::blocks } -> std::convertible_to<bool>;
   { S::dtype } -> std::convertible_to<int>;
   { steps.row_factor(at, at) } -> std::same_as<float>;
-  { steps.factor(x, at) } -> std::same_as<float>;
+  { steps.key_factor(at) } -> std::same_as<float>;
   { steps.value_factor(at) } -> std::same_as<float2>;
   { steps.column } -> std::convertible_to<int>;
   { steps.beyond } -> std::convertible_to<bool>;
@@ -78,6 +75,29 @@ struct ScoreTile<FOVEA_I8, N> {
   static constexpr int32_t kMagic = 0x4b400000,
                            hidden = static_cast<int32_t>(0xff800000u - 0x4b400000u);
   static constexpr float kOffset = 12582912;
+  __device__ static float to_float(int32_t sum) { return __int_as_float(sum + kMagic) - kOffset; }
+};
+
+// The factors of a tile's scores, one for all keys or one for every 64.  They are loaded where
+// products run, and found where these were waited for.
+template <int Parts>
+struct ScoreFactors {
+  float of[Parts], row;
+
+  template <class Steps>
+  __device__ void load(const Steps& steps, int key) {
+#pragma unroll
+    for (int part = 0; part < Parts; ++part) of[part] = steps.key_factor(key + part * 64);
+  }
+  // A factor of 0 would turn masked scores into NaN.
+  __device__ void find() {
+#pragma unroll
+    for (int part = 0; part < Parts; ++part) {
+      asm volatile("" : "+f"(of[part]));
+      of[part] *= row;
+      if (of[part] == 0.f) of[part] = 0x1p-126f;
+    }
+  }
 };
 
 // The online softmax of block/softmax.cuh with weights of 2^8 p, or 448 p, and a factor for each
@@ -146,23 +166,16 @@ struct LiftedSoftmax {
           const int32_t(&pair)[4] = sums[part * each + j];
           most[j % 4][half] =
               j < 4 ? max(pair[2 * half], pair[2 * half + 1])
-                    : FOVEA_MAX3(most[j % 4][half], pair[2 * half], pair[2 * half + 1]);
+                    : __vimax3_s32(most[j % 4][half], pair[2 * half], pair[2 * half + 1]);
         }
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int32_t largest =
             max(max(most[0][half], most[1][half]), max(most[2][half], most[3][half]));
-        top[half] = fmaxf(top[half],
-                          (__int_as_float(largest + Tile::kMagic) - Tile::kOffset) * factor[part]);
+        top[half] = fmaxf(top[half], Tile::to_float(largest) * factor[part]);
       }
     }
     move(top, alpha, base);
-    float shift[Parts][2];
-#pragma unroll
-    for (int part = 0; part < Parts; ++part)
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-        shift[part][half] = fmaf(Tile::kOffset, factor[part], base[half]);
 #pragma unroll
     for (int j = 0; j < N; ++j)
 #pragma unroll
@@ -170,8 +183,8 @@ struct LiftedSoftmax {
         float pair[2];
 #pragma unroll
         for (int c = 0; c < 2; ++c)
-          pair[c] = exp2_fast(fmaf(__int_as_float(sums[j][2 * half + c] + Tile::kMagic),
-                                   factor[j / each], -shift[j / each][half]));
+          pair[c] =
+              exp2_fast(fmaf(Tile::to_float(sums[j][2 * half + c]), factor[j / each], -base[half]));
         x[j][2 * half] = pair[0], x[j][2 * half + 1] = pair[1];
         sum[half] += pair[0] + pair[1];
       }
@@ -278,17 +291,9 @@ struct ByteConsumer90 {
     float behind[2] = {1.f, 1.f};  // what the sums in shared memory are to be multiplied with
     bool kept = false;             // there are any
 
-    // A factor of 0 would turn masked scores into NaN.
-    const auto positive = [](float factor) { return factor == 0.f ? 0x1p-126f : factor; };
     constexpr bool blocks = Source::Steps::blocks;
-    constexpr int Parts = blocks ? BN / 64 : 1;
-    float factor[Parts];
-    const float row_factor = work.row_factor(group, row + threadIdx.x % 32 / 4);
-    const auto find_factor = [&](int n) {
-#pragma unroll
-      for (int part = 0; part < Parts; ++part)
-        factor[part] = positive(work.factor(row_factor, n * BN + part * 64));
-    };
+    ScoreFactors<blocks ? BN / 64 : 1> factor;
+    factor.row = work.row_factor(group, row + threadIdx.x % 32 / 4);
     const auto scores = [&](KeyState k) {
       shared.key_pipe().wait(k);
       sm90::fence();
@@ -302,15 +307,16 @@ struct ByteConsumer90 {
       sm90::commit();
     };
     const auto weigh = [&](int n) {
+      if (blocks) factor.find();
       if (n < full_begin || n >= full_end) mask.apply(x.products(), n * BN, row, x.hidden);
-      state.weigh(x, alpha, factor);
+      state.weigh(x, alpha, factor.of);
     };
     const auto step = [&](int n, bool accumulate) {
       KeyState v = at;
       v.next();
-      if (blocks) find_factor(n);  // ahead of the products: these loads take as long
       scores(at);
       values(v, accumulate);
+      if (blocks) factor.load(work, n * BN);
       sm90::wait<1>();
       sm90::pin(x.products()[0]);
       shared.key_pipe().release(at);
@@ -336,12 +342,13 @@ struct ByteConsumer90 {
 #pragma unroll
       for (int c = 0; c < 4; ++c) o[j][c] = 0.f;
     if (first <= last) {
-      find_factor(last);
       scores(at);
+      factor.load(work, last * BN);
       sm90::wait<0>();
       sm90::pin(x.products()[0]);
       shared.key_pipe().release(at);
       at.next();
+      if (!blocks) factor.find();
       weigh(last);
       sm90::pack_codes(p, x.x[0]);
       // What lies past the tensor reads as zero.

@@ -26,13 +26,11 @@ struct ShiftedScales {
     if (start && axis.block) entry += clamp_i64(start[r], 0, s) >> at.shift;
     const int64_t* stride = axis.scale.stride;
     at.stride = static_cast<int>(stride[2]);
-    at.first = axis.scale ? axis.scale.as() + batch * stride[0] + head * stride[1] +
-                                entry * at.parts * stride[2]
-                          : nullptr;
+    at.first =
+        axis.scale.as() + batch * stride[0] + head * stride[1] + entry * at.parts * stride[2];
     return at;
   }
   __device__ float at(int block, int part) const {
-    if (!first) return 1;
     return __ldg(first + static_cast<int64_t>(block * parts + part) * stride);
   }
 };
@@ -74,11 +72,12 @@ struct IntegerTiles : SeenTiles {
     if (row >= count) return 1;
     return scale * rows.at(row >> rows.shift, rows.parts > 1 ? row % 8 : 0);
   }
-  // A thread's first key of a block may be past the last: its scale is not read.
-  __device__ float factor(float row, int key) const {
-    const int block = key >> keys.shift, part = keys.parts > 1 ? threadIdx.x % 4 : 0;
-    const int first = keys.shift == 31 ? 0 : (block << keys.shift) + 2 * part;
-    return first < key_count ? row * keys.at(block, part) : 0.f;
+  // Without a branch.  A scale whose keys are all past the last is not read: an earlier one of the
+  // thread stands in, or that of key 0.
+  __device__ float key_factor(int key) const {
+    const int lane = static_cast<int>(threadIdx.x % 4);
+    const int part = keys.parts > 1 && 2 * lane < key_count ? lane : 0;
+    return keys.at(min(key, key_count - 1 - 2 * part) >> keys.shift, part);
   }
   __device__ float2 value_factor(int at) const {
     if (!values) return {1, 1};

@@ -18,7 +18,7 @@ struct CodeTiles : SeenTiles {
   static constexpr int dtype = FOVEA_E4M3;
   BlockScales keys;
   float row_factors[Groups];  // with the score's scale, in units of log2
-  float key_factor, values;
+  float first_key_factor, values;
   int column, last_key;
   bool beyond;
 
@@ -34,14 +34,14 @@ struct CodeTiles : SeenTiles {
 #pragma unroll 1
     for (int group = 0; group < Groups; ++group)
       row_factors[group] = scale * rows[min(tile.begin + group * 64, tile.count - 1)];
-    keys = call.k_blocks(seq, r, g), key_factor = keys[0];
+    keys = call.k_blocks(seq, r, g), first_key_factor = keys[0];
     values = call.v_scale_of(seq, r, g);
   }
   __device__ float row_factor(int group, int) const {
     return row_factors[group];
   }
-  __device__ float factor(float row, int key) const {
-    return row * (Blocks ? keys[min(key, last_key)] : key_factor);
+  __device__ float key_factor(int key) const {
+    return Blocks ? keys[min(key, last_key)] : first_key_factor;
   }
   __device__ float2 value_factor(int) const {
     return {values, values};
