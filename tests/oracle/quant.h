@@ -250,30 +250,32 @@ inline QuantForwardResult quant_forward(const fovea_quant_forward_params& p, Mod
       const int64_t g = head / (a.h / a.g);
       const double sink = a.sink_logit ? a.sink_logit(head) : -HUGE_VAL;
       // v as the sums see it, and times all its scales.
-      std::vector<double> v(q.keys * a.e), largest(q.keys);
-      for (int64_t j = 0; j < q.keys; ++j)
+      std::vector<double> v(q.keys * a.e), largest(q.keys), k(q.keys * a.d);
+      for (int64_t j = 0; j < q.keys; ++j) {
+        for (int64_t c = 0; c < a.d; ++c)
+          k[j * a.d + c] =
+              a.k(q.cache, q.store + j, g, c) * a.k_scale(a.at.key_start, q.cache, g, r, j, c);
         for (int64_t c = 0; c < a.e; ++c) {
           const double x = value_at(a, q, g, j, c), scale = value_scale(a, q, g, j, c);
           v[j * a.e + c] = last_scale ? x : real(x * scale);
           largest[j] = std::max(largest[j], std::abs(x * scale));
         }
+      }
       for (int64_t i = 0; i < q.rows; ++i) {
         const int64_t row = q.row + i, position = i + q.keys - q.rows;
         const double constant = real(a.row_constant(q, head, i));
         double m = -HUGE_VAL, l = 0, condition = 0, terms = 0;
-        std::vector<double> o(a.e), x(q.keys, -HUGE_VAL), query(a.d), key(a.d);
+        std::vector<double> o(a.e), x(q.keys, -HUGE_VAL), query(a.d);
         for (int64_t c = 0; c < a.d; ++c)
           query[c] =
               a.q(q.batch, row, head, c) * a.q_scale(a.at.query_start, q.batch, head, r, i, c);
         for (int64_t j = 0; j < q.keys; ++j) {
           if ((a.right > 0 && j >= position + a.right) || (a.left > 0 && j <= position - a.left))
             continue;
+          const double* key = k.data() + j * a.d;
           double dot = 0, q_norm = 0, k_norm = 0;
-          for (int64_t c = 0; c < a.d; ++c) {
-            key[c] =
-                a.k(q.cache, q.store + j, g, c) * a.k_scale(a.at.key_start, q.cache, g, r, j, c);
+          for (int64_t c = 0; c < a.d; ++c)
             dot += query[c] * key[c], q_norm += query[c] * query[c], k_norm += key[c] * key[c];
-          }
           if (cut_scores)
             dot = cut_sum(
                 0, a.d, [&](int64_t c) { return query[c]; }, [&](int64_t c) { return key[c]; });
