@@ -231,7 +231,9 @@ typedef enum fovea_accumulate {
  *    | SageAttention2++| i8    | thread_q, thread_k | e4m3 | channel   | e4m3_448 | half_64    |
  *    | SageAttention3  | e2m1  | micro16, micro32   | e2m1 | micro*_t  | e2m1_*   | f32        |
  *    | SageBwd         | i8    | block              | i8   | block     | i8       | f32        |
- *  q and k of one type go with any v and the p_format that v has above.
+ *  q and k of one type go with any v and the p_format that v has above.  code_format is of q and k,
+ *  v_format of v_t.  Groups of q and k: block, thread_q (q), thread_k (k), token, micro16, micro32;
+ *  of v: block, channel, and micro16_t, micro32_t of v_t.
  *
  *  Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
  *  CUDA.  Tensor cores ask for more:
@@ -283,13 +285,13 @@ typedef struct fovea_quant_forward_params {
   int32_t k_block;          /**< keys that share an entry of k_scale, as q_block; thread_k: the
                                  run */
   int32_t code_order;       /**< fovea_code_order */
-  int32_t code_format;      /**< fovea_code_format of q and k */
-  int32_t v_format;         /**< fovea_code_format of v_t */
+  int32_t code_format;      /**< fovea_code_format */
+  int32_t v_format;         /**< fovea_code_format */
   int32_t p_format;         /**< fovea_p_format */
   int32_t accumulate;       /**< fovea_accumulate */
-  int32_t q_group;          /**< fovea_scale_group: block, thread_q, token, micro16 or micro32 */
-  int32_t k_group;          /**< fovea_scale_group: block, thread_k, token, micro16 or micro32 */
-  int32_t v_group;          /**< fovea_scale_group: block, channel, micro16_t or micro32_t */
+  int32_t q_group;          /**< fovea_scale_group */
+  int32_t k_group;          /**< fovea_scale_group */
+  int32_t v_group;          /**< fovea_scale_group */
   int32_t v_block;          /**< keys that share an entry of v_scale, as q_block */
 } fovea_quant_forward_params;
 

@@ -1092,7 +1092,9 @@ def quant_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, o=None, lse=Non
       | SageAttention2++| i8    | thread_q, thread_k | e4m3 | channel   | e4m3_448 | half_64    |
       | SageAttention3  | e2m1  | micro16, micro32   | e2m1 | micro*_t  | e2m1_*   | f32        |
       | SageBwd         | i8    | block              | i8   | block     | i8       | f32        |
-    q and k of one type go with any v and the p_format that v has above.
+    q and k of one type go with any v and the p_format that v has above.  code_format is of q and k,
+    v_format of v_t.  Groups of q and k: block, thread_q (q), thread_k (k), token, micro16, micro32;
+    of v: block, channel, and micro16_t, micro32_t of v_t.
 
     Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
     CUDA.  Tensor cores ask for more:
@@ -1150,13 +1152,16 @@ def quant_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, o=None, lse=Non
           sequence; thread_q: the run
       k_block: keys that share an entry of k_scale, as q_block; thread_k: the run
       code_order: "plain", "v_perm16"
-      code_format: fovea_code_format of q and k
-      v_format: fovea_code_format of v_t
+      code_format: "dtype", "i4", "e2m1"
+      v_format: "dtype", "i4", "e2m1"
       p_format: "e4m3_256", "e4m3_448", "half", "i8", "e2m1_two", "e2m1_one"
       accumulate: "two_level", "f32", "half_64"
-      q_group: fovea_scale_group: block, thread_q, token, micro16 or micro32
-      k_group: fovea_scale_group: block, thread_k, token, micro16 or micro32
-      v_group: fovea_scale_group: block, channel, micro16_t or micro32_t
+      q_group: "block", "thread_q", "thread_k", "token", "channel", "micro16", "micro32",
+          "micro16_t", "micro32_t"
+      k_group: "block", "thread_q", "thread_k", "token", "channel", "micro16", "micro32",
+          "micro16_t", "micro32_t"
+      v_group: "block", "thread_q", "thread_k", "token", "channel", "micro16", "micro32",
+          "micro16_t", "micro32_t"
       v_block: keys that share an entry of v_scale, as q_block
     """
     if ctx_or_q.__class__ is Context and ctx is None:
@@ -1223,19 +1228,19 @@ def quant_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, o=None, lse=Non
     if code_order:
         call.enum(1788, code_order, "code_order", CodeOrder)
     if code_format:
-        call.scalar("i", 1792, code_format, "code_format")
+        call.enum(1792, code_format, "code_format", CodeFormat)
     if v_format:
-        call.scalar("i", 1796, v_format, "v_format")
+        call.enum(1796, v_format, "v_format", CodeFormat)
     if p_format:
         call.enum(1800, p_format, "p_format", PFormat)
     if accumulate:
         call.enum(1804, accumulate, "accumulate", Accumulate)
     if q_group:
-        call.scalar("i", 1808, q_group, "q_group")
+        call.enum(1808, q_group, "q_group", ScaleGroup)
     if k_group:
-        call.scalar("i", 1812, k_group, "k_group")
+        call.enum(1812, k_group, "k_group", ScaleGroup)
     if v_group:
-        call.scalar("i", 1816, v_group, "v_group")
+        call.enum(1816, v_group, "v_group", ScaleGroup)
     if v_block:
         call.scalar("i", 1820, v_block, "v_block")
     return call.run(o, lse)

@@ -440,13 +440,16 @@ class _quant_forward(TypedDict, total=False):
     q_block: Int
     k_block: Int
     code_order: Literal["plain", "v_perm16"] | CodeOrder | Int
-    code_format: Int
-    v_format: Int
+    code_format: Literal["dtype", "i4", "e2m1"] | CodeFormat | Int
+    v_format: Literal["dtype", "i4", "e2m1"] | CodeFormat | Int
     p_format: Literal["e4m3_256", "e4m3_448", "half", "i8", "e2m1_two", "e2m1_one"] | PFormat | Int
     accumulate: Literal["two_level", "f32", "half_64"] | Accumulate | Int
-    q_group: Int
-    k_group: Int
-    v_group: Int
+    q_group: (Literal["block", "thread_q", "thread_k", "token", "channel", "micro16", "micro32",
+        "micro16_t", "micro32_t"] | ScaleGroup | Int)
+    k_group: (Literal["block", "thread_q", "thread_k", "token", "channel", "micro16", "micro32",
+        "micro16_t", "micro32_t"] | ScaleGroup | Int)
+    v_group: (Literal["block", "thread_q", "thread_k", "token", "channel", "micro16", "micro32",
+        "micro16_t", "micro32_t"] | ScaleGroup | Int)
     v_block: Int
 
 @overload

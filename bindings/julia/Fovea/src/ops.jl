@@ -869,7 +869,9 @@ Methods:
       | SageAttention3  | e2m1  | micro16, micro32   | e2m1 | micro*_t  | e2m1_*   | f32        |
       | SageBwd         | i8    | block              | i8   | block     | i8       | f32        |
 
-q and k of one type go with any v and the `p_format` that v has above.
+q and k of one type go with any v and the `p_format` that v has above.  `code_format` is of q and k,
+`v_format` of `v_t`.  Groups of q and k: block, `thread_q` (q), `thread_k` (k), token, micro16, micro32;
+of v: block, channel, and `micro16_t`, `micro32_t` of `v_t`.
 
 Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
 CUDA.  Tensor cores ask for more:
@@ -910,13 +912,13 @@ Sizes are Julia's, fastest first.
 - `q_block`: rows that share an entry of `q_scale`: 16, 32 or a multiple of 64; 0: all of a sequence; `thread_q`: the run
 - `k_block`: keys that share an entry of `k_scale`, as `q_block`; `thread_k`: the run
 - `code_order`: a number or `:name` of `fovea_code_order`
-- `code_format`: `fovea_code_format` of q and k
-- `v_format`: `fovea_code_format` of `v_t`
+- `code_format`: a number or `:name` of `fovea_code_format`
+- `v_format`: a number or `:name` of `fovea_code_format`
 - `p_format`: a number or `:name` of `fovea_p_format`
 - `accumulate`: a number or `:name` of `fovea_accumulate`
-- `q_group`: `fovea_scale_group`: block, `thread_q`, token, micro16 or micro32
-- `k_group`: `fovea_scale_group`: block, `thread_k`, token, micro16 or micro32
-- `v_group`: `fovea_scale_group`: block, channel, `micro16_t` or `micro32_t`
+- `q_group`: a number or `:name` of `fovea_scale_group`
+- `k_group`: a number or `:name` of `fovea_scale_group`
+- `v_group`: a number or `:name` of `fovea_scale_group`
 - `v_block`: keys that share an entry of `v_scale`, as `q_block`
 """
 function quant_forward(ctx::Target, q, k;
@@ -979,13 +981,13 @@ function quant_forward(ctx::Target, q, k;
             number(Int32, "quant_forward: q_block", q_block),
             number(Int32, "quant_forward: k_block", k_block),
             enumerated(CODE_ORDER, "quant_forward: code_order", code_order),
-            number(Int32, "quant_forward: code_format", code_format),
-            number(Int32, "quant_forward: v_format", v_format),
+            enumerated(CODE_FORMAT, "quant_forward: code_format", code_format),
+            enumerated(CODE_FORMAT, "quant_forward: v_format", v_format),
             enumerated(P_FORMAT, "quant_forward: p_format", p_format),
             enumerated(ACCUMULATE, "quant_forward: accumulate", accumulate),
-            number(Int32, "quant_forward: q_group", q_group),
-            number(Int32, "quant_forward: k_group", k_group),
-            number(Int32, "quant_forward: v_group", v_group),
+            enumerated(SCALE_GROUP, "quant_forward: q_group", q_group),
+            enumerated(SCALE_GROUP, "quant_forward: k_group", k_group),
+            enumerated(SCALE_GROUP, "quant_forward: v_group", v_group),
             number(Int32, "quant_forward: v_block", v_block))
         done = launch(ctx, fovea_quant_forward, fovea_quant_forward_workspace, Ref(params))
     end)

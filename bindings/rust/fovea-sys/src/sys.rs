@@ -790,7 +790,9 @@ c_struct! {
     ///   | SageAttention2++| i8    | thread_q, thread_k | e4m3 | channel   | e4m3_448 | half_64    |
     ///   | SageAttention3  | e2m1  | micro16, micro32   | e2m1 | micro*_t  | e2m1_*   | f32        |
     ///   | SageBwd         | i8    | block              | i8   | block     | i8       | f32        |
-    /// q and k of one type go with any v and the p_format that v has above.
+    /// q and k of one type go with any v and the p_format that v has above.  code_format is of q and k,
+    /// v_format of v_t.  Groups of q and k: block, thread_q (q), thread_k (k), token, micro16, micro32;
+    /// of v: block, channel, and micro16_t, micro32_t of v_t.
     ///
     /// Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
     /// CUDA.  Tensor cores ask for more:
@@ -831,13 +833,13 @@ c_struct! {
     q_block: i32 = 1780, "rows that share an entry of q_scale: 16, 32 or a multiple of 64; 0: all of a sequence; thread_q: the run";
     k_block: i32 = 1784, "keys that share an entry of k_scale, as q_block; thread_k: the run";
     code_order: i32 = 1788, "The fovea_code_order.";
-    code_format: i32 = 1792, "fovea_code_format of q and k";
-    v_format: i32 = 1796, "fovea_code_format of v_t";
+    code_format: i32 = 1792, "The fovea_code_format.";
+    v_format: i32 = 1796, "The fovea_code_format.";
     p_format: i32 = 1800, "The fovea_p_format.";
     accumulate: i32 = 1804, "The fovea_accumulate.";
-    q_group: i32 = 1808, "fovea_scale_group: block, thread_q, token, micro16 or micro32";
-    k_group: i32 = 1812, "fovea_scale_group: block, thread_k, token, micro16 or micro32";
-    v_group: i32 = 1816, "fovea_scale_group: block, channel, micro16_t or micro32_t";
+    q_group: i32 = 1808, "The fovea_scale_group.";
+    k_group: i32 = 1812, "The fovea_scale_group.";
+    v_group: i32 = 1816, "The fovea_scale_group.";
     v_block: i32 = 1820, "keys that share an entry of v_scale, as q_block";
 }
 

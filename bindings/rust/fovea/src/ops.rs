@@ -424,7 +424,9 @@ op! {
     ///   | SageAttention2++| i8    | thread_q, thread_k | e4m3 | channel   | e4m3_448 | half_64    |
     ///   | SageAttention3  | e2m1  | micro16, micro32   | e2m1 | micro*_t  | e2m1_*   | f32        |
     ///   | SageBwd         | i8    | block              | i8   | block     | i8       | f32        |
-    /// q and k of one type go with any v and the p_format that v has above.
+    /// q and k of one type go with any v and the p_format that v has above.  code_format is of q and k,
+    /// v_format of v_t.  Groups of q and k: block, thread_q (q), thread_k (k), token, micro16, micro32;
+    /// of v: block, channel, and micro16_t, micro32_t of v_t.
     ///
     /// Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
     /// CUDA.  Tensor cores ask for more:
@@ -467,13 +469,13 @@ op! {
         q_block set_q_block: i32, "rows that share an entry of q_scale: 16, 32 or a multiple of 64; 0: all of a sequence; thread_q: the run";
         k_block set_k_block: i32, "keys that share an entry of k_scale, as q_block; thread_k: the run";
         code_order set_code_order: enum CodeOrder, "The fovea_code_order.";
-        code_format set_code_format: i32, "fovea_code_format of q and k";
-        v_format set_v_format: i32, "fovea_code_format of v_t";
+        code_format set_code_format: enum CodeFormat, "The fovea_code_format.";
+        v_format set_v_format: enum CodeFormat, "The fovea_code_format.";
         p_format set_p_format: enum PFormat, "The fovea_p_format.";
         accumulate set_accumulate: enum Accumulate, "The fovea_accumulate.";
-        q_group set_q_group: i32, "fovea_scale_group: block, thread_q, token, micro16 or micro32";
-        k_group set_k_group: i32, "fovea_scale_group: block, thread_k, token, micro16 or micro32";
-        v_group set_v_group: i32, "fovea_scale_group: block, channel, micro16_t or micro32_t";
+        q_group set_q_group: enum ScaleGroup, "The fovea_scale_group.";
+        k_group set_k_group: enum ScaleGroup, "The fovea_scale_group.";
+        v_group set_v_group: enum ScaleGroup, "The fovea_scale_group.";
         v_block set_v_block: i32, "keys that share an entry of v_scale, as q_block";
     }
 }
