@@ -262,6 +262,9 @@ std::string Call::canonical(const Field& f, std::string dim) const {
     return "fixed";
   if (op->find("gate_head") && dim == "t" && !has("key_len")) dim = "s";
   // What lengths decide.
+  if (op->find("q_plain") &&
+      (dim == "means" || dim == "v_means" || dim == "deltas" || dim == "wide"))
+    return "fixed";
   if (dim == "padded" || dim.find("_blocks") != std::string::npos) return "fixed";
   if ((dim == "n" || dim == "r+1" || dim == "code_d" || dim == "means" || dim == "k_means" ||
        dim == "deltas" || dim == "g" || dim == "h" || (dim == "d" && has("code"))) &&

@@ -7,7 +7,7 @@ Wgmma<Dtype, N>: 64 x N sums of a warpgroup, d[j][c] column 8 j + 2 (lane % 4) +
   rs(d, a, b, accumulate)  a in registers, as sums packed two by two
 Transposed says that B is stored [k][column], TransposedA that A is stored [k][row].  8-bit operands
 are [row][k] and [column][k] only, so e4m3 has no such choice; a step is 32 k, and a holds four codes
-a word."""
+a word.  Sums of i8 are int32_t."""
 
 import pathlib
 import sys
@@ -15,6 +15,7 @@ import sys
 TYPES = {"FOVEA_BF16": "bf16", "FOVEA_F16": "f16"}
 WIDTHS = [64, 80, 96, 112, 128, 192, 256]
 BYTE_TYPES = {"FOVEA_E4M3": "e4m3"}
+INTEGER_TYPES = {"FOVEA_I8": "s8"}
 BYTE_WIDTHS = [64, 128, 192, 256]
 
 HEAD = """// SPDX-License-Identifier: Apache-2.0
@@ -31,6 +32,12 @@ MEMBER = """  template <{flags}>
 """
 BYTE_MEMBER = """  __device__ __forceinline__ static void {name}(float (&d)[{groups}][4], {arguments}, uint64_t b, int accumulate) {{
     asm volatile("{{.reg .pred p; setp.ne.b32 p, %{flag}, 0; wgmma.mma_async.sync.aligned.m64n{n}k32.f32.{type}.{type} {{{sums}}}, {a}, %{b}, p, 1, 1;}}"
+                 : {outputs}
+                 : {inputs}, "l"(b), "r"(accumulate));
+  }}
+"""
+INTEGER_MEMBER = """  __device__ __forceinline__ static void {name}(int32_t (&d)[{groups}][4], {arguments}, uint64_t b, int accumulate) {{
+    asm volatile("{{.reg .pred p; setp.ne.b32 p, %{flag}, 0; wgmma.mma_async.sync.aligned.m64n{n}k32.s32.{type}.{type} {{{sums}}}, {a}, %{b}, p;}}"
                  : {outputs}
                  : {inputs}, "l"(b), "r"(accumulate));
   }}
@@ -55,7 +62,7 @@ def member(name, n, kind, form=MEMBER):
         transposes=f"%{b + 2}" if registers else f"%{b + 2}, %{b + 3}",
         flags="int Transposed" if registers else "int Transposed, int TransposedA = 0",
         flag_inputs='"n"(Transposed)' if registers else '"n"(TransposedA), "n"(Transposed)',
-        outputs=", ".join(f'"+f"(d[{i // 4}][{i % 4}])' for i in range(count)),
+        outputs=", ".join(f'"+{"r" if form is INTEGER_MEMBER else "f"}"(d[{i // 4}][{i % 4}])' for i in range(count)),
         inputs=", ".join(f'"r"(a[{i}])' for i in range(4)) if registers else '"l"(a)',
     )
 
@@ -70,6 +77,10 @@ def main():
         for n in BYTE_WIDTHS:
             text += f"template <>\nstruct Wgmma<{dtype}, {n}> {{\n"
             text += member("ss", n, kind, BYTE_MEMBER) + member("rs", n, kind, BYTE_MEMBER) + "};\n"
+    for dtype, kind in INTEGER_TYPES.items():
+        for n in BYTE_WIDTHS:
+            text += f"template <>\nstruct Wgmma<{dtype}, {n}> {{\n"
+            text += member("ss", n, kind, INTEGER_MEMBER) + "};\n"
     target = pathlib.Path(sys.argv[1])
     if not target.exists() or target.read_text() != text:
         target.parent.mkdir(parents=True, exist_ok=True)

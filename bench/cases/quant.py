@@ -14,8 +14,9 @@ from .base import turned, unrecorded
 @dataclasses.dataclass(frozen=True)
 class Quant(Prefill):
     """FP8 forward over codes made beforehand, or with `quantising` from bf16 tensors in every call.
-    The peer attends to these tensors in bf16, or (`product`) multiplies 8-bit matrices, the machine's
-    limit: as many flops, nothing compared."""
+    `sage`: SageAttention2, q and k in i8 with scales of threads, less the mean of k.  The peer
+    attends to these tensors in bf16, or (`product`) multiplies 8-bit matrices, the machine's limit:
+    as many flops, nothing compared."""
 
     b: int
     h: int
@@ -24,6 +25,7 @@ class Quant(Prefill):
     causal: bool = False
     quantising: bool = False
     product: bool = False
+    sage: bool = False
     family = "quant"
 
     @property
@@ -36,7 +38,7 @@ class Quant(Prefill):
 
     def words(self):
         yield from super().words()
-        yield "e4m3"
+        yield "sage2" if self.sage else "e4m3"
         yield "quantising" if self.quantising else None
         yield "of_product" if self.product else None
 
@@ -52,7 +54,33 @@ class Quant(Prefill):
         order = {"code_order": "v_perm16"}
         columns = (self.n + 127) // 128 * 128
 
+        def sage():
+            def integers(x, group, block, parts, **smooth):
+                return fovea.quant_quantize(
+                    ctx,
+                    x,
+                    code=torch.empty_like(x, dtype=torch.int8),
+                    group=group,
+                    block=block,
+                    n=parts * -(-self.n // block),
+                    **smooth,
+                )
+
+            q, q_scale = integers(ours[0], "thread_q", 16, 8)
+            k, k_scale, mean = integers(
+                ours[1], "thread_k", 128, 4, smooth="sequence", mean=True, means=1
+            )
+            v_t, v_scale = fovea.quant_quantize(
+                ctx, ours[2], code_t=True, n=self.d, padded=columns, group="channel", **order
+            )
+            scales = {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale, "k_mean": mean}
+            groups = {"q_group": "thread_q", "k_group": "thread_k", "v_group": "channel"}
+            blocks = {"q_block": 16, "k_block": 128, "p_format": "e4m3_448"}
+            return (q, k), {"v_t": v_t, "q_plain": ours[0], **scales, **groups, **blocks}
+
         def codes():
+            if self.sage:
+                return sage()
             (q, q_scale), (k, k_scale) = (
                 fovea.quant_quantize(ctx, x, code=True, n=1) for x in ours[:2]
             )
@@ -93,5 +121,8 @@ def cuda():
     for b, n in ((4, 4096), (1, 16384)):
         yield from (Quant(b, 16, n, 128, causal) for causal in (False, True))
         yield from (Quant(b, 16, n, 128, quantising=x, product=True) for x in (False, True))
+        yield from (Quant(b, 16, n, 128, causal, sage=True) for causal in (False, True))
+        for x in (False, True):
+            yield Quant(b, 16, n, 128, quantising=x, product=True, sage=True)
     for h, d in ((32, 64), (8, 256)):
         yield Quant(4, h, 4096, d)

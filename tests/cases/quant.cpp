@@ -8,6 +8,8 @@
 namespace cases {
 namespace {
 
+constexpr const char* kMethodNames[] = {"",         "sage1",    "sage2",   "sage2_i4", "sage2pp",
+                                        "sage3_nv", "sage3_mx", "sagebwd", "tokens",   "blocks"};
 constexpr const char* kScalesNames[] = {"unscaled", "head", "block"};
 
 std::string name_of(const QuantForwardCase& c) {
@@ -16,14 +18,19 @@ std::string name_of(const QuantForwardCase& c) {
   };
   std::string name = std::string(dtype_name(c.o_dtype)) + number("/b", c.b) + number("_s", c.s) +
                      number("_t", c.t) + number("_h", c.h) + number("_g", c.g) + number("_d", c.d) +
-                     number("_e", c.e) + "/" + kScalesNames[static_cast<int>(c.scales)];
+                     number("_e", c.e) + "/" +
+                     (c.method == Method::fa3 ? kScalesNames[static_cast<int>(c.scales)]
+                                              : kMethodNames[static_cast<int>(c.method)]);
   if (c.scales == Scales::block) name += number("", c.q_block) + number("_", c.k_block);
   const std::pair<bool, const char*> flags[] = {
       {c.causal, "_causal"},    {c.left > 0, "_left"},
       {c.right > 0, "_right"},  {c.transposed && !c.permuted, "_plain_order"},
       {!c.transposed, "_rows"}, {c.softcap, "_softcap"},
       {c.sink_logit, "_sink"},  {!c.lse, "_no_lse"},
-      {c.scale > 0, "_scale"}};
+      {c.scale > 0, "_scale"},  {c.k_mean, "_k_mean"},
+      {c.q_plain, "_q_plain"},  {c.delta, "_delta"},
+      {c.v_mean, "_v_mean"},    {c.zeros, "_zeros"},
+      {c.constant, "_constant"}};
   for (const auto& flag : flags) name += flag.first ? flag.second : "";
   if (c.where != Where::batched) name += std::string("_") + kWhereNames[static_cast<int>(c.where)];
   if (c.lay != Lay::contiguous)
@@ -39,7 +46,11 @@ class QuantForwardBuild {
     Call call = Call::make(FOVEA_TEST_OP(quant_forward), p_);
     places(call);
     codes(call);
-    scales(call);
+    if (c_.method == Method::fa3)
+      scales(call);
+    else
+      method_scales(call);
+    means(call);
     if (c_.sink_logit)
       call.fill(call.add("sink_logit", p_->sink_logit, Role::in, FOVEA_F32, {c_.h}),
                 [&](const int64_t* i) { return i[0] % 2 ? -1.5 : 2.0; });
@@ -79,20 +90,174 @@ class QuantForwardBuild {
     call.fill(call.add("key_len", p_->key_len, Role::in, FOVEA_I32, {c_.b}), shorter(t_));
   }
 
-  size_t code(Call& call, const char* name, fovea_tensor& slot, const Shape& shape) {
-    const size_t field = call.add(name, slot, Role::in, FOVEA_E4M3, shape, c_.lay);
-    call.fill(field, [&](const int64_t*) { return 2 * random_.normal(n_++); });
+  bool is(Method a, Method b) const { return c_.method == a || c_.method == b; }
+  bool four_bits() const { return is(Method::sage3_nv, Method::sage3_mx); }
+  // Codes of q and k, of v.
+  int code_dtype() const {
+    return c_.method == Method::fa3                       ? FOVEA_E4M3
+           : four_bits() || c_.method == Method::sage2_i4 ? FOVEA_U8
+                                                          : FOVEA_I8;
+  }
+  int value_dtype() const {
+    switch (c_.method) {
+      case Method::sage1:
+        return FOVEA_F16;
+      case Method::tokens:
+        return FOVEA_BF16;
+      case Method::sagebwd:
+        return FOVEA_I8;
+      default:
+        return four_bits() ? FOVEA_U8 : FOVEA_E4M3;
+    }
+  }
+  bool transposed() const { return c_.transposed && !is(Method::sage1, Method::tokens); }
+
+  size_t code(Call& call, const char* name, fovea_tensor& slot, const Shape& shape, int dtype,
+              bool key = false) {
+    const size_t field = call.add(name, slot, Role::in, dtype, shape, c_.lay);
+    const bool integers = dtype == FOVEA_I8, bytes = dtype == FOVEA_U8;
+    // Sums of 64 products of 448 and these stay below f16's largest.
+    const double spread = c_.method == Method::sage2pp ? 0.6 : 2;
+    call.fill(field, [&](const int64_t* i) -> double {
+      const double x = random_.normal(n_++), u = random_.uniform(n_++);
+      if (key && (c_.constant || (c_.zeros && i[1] >= 64 && i[1] < 128))) return 0;
+      if (bytes) {
+        // No -8 in i4.
+        const int low = static_cast<int>(u * 16) % 16, high = static_cast<int>(u * 4096) % 16;
+        const int code = (low == 8 ? 7 : low) + (high == 8 ? 9 : high) * 16;
+        return code;
+      }
+      if (integers) return std::max(-127.0, std::min(127.0, std::nearbyint(40 * x)));
+      return (dtype == FOVEA_E4M3 ? spread : 1) * x;
+    });
     return field;
   }
   void codes(Call& call) {
-    q_ = code(call, "q", p_->q, {b_, s_, c_.h, c_.d});
-    k_ = code(call, "k", p_->k, {key_b_, t_, c_.g, c_.d});
-    if (c_.transposed)
+    const int dtype = code_dtype(), v = value_dtype();
+    const int64_t pack = dtype == FOVEA_U8 ? 2 : 1, v_pack = v == FOVEA_U8 ? 2 : 1;
+    q_ = code(call, "q", p_->q, {b_, s_, c_.h, c_.d / pack}, dtype);
+    k_ = code(call, "k", p_->k, {key_b_, t_, c_.g, c_.d / pack}, dtype, true);
+    if (transposed())
       v_ = code(call, "v_t", p_->v_t,
-                {key_b_, c_.g, c_.e, entries_of(packed_, t_, c_.b, 128) * 128});
+                {key_b_, c_.g, c_.e, entries_of(packed_, t_, c_.b, 128) * 128 / v_pack}, v);
     else
-      v_ = code(call, "v", p_->v, {key_b_, t_, c_.g, c_.e});
-    p_->code_order = c_.transposed && c_.permuted;
+      v_ = code(call, "v", p_->v, {key_b_, t_, c_.g, c_.e}, v);
+    p_->code_order = transposed() && c_.permuted;
+    if (pack == 2) p_->code_format = four_bits() ? FOVEA_CODE_FORMAT_E2M1 : FOVEA_CODE_FORMAT_I4;
+    if (v_pack == 2) p_->v_format = FOVEA_CODE_FORMAT_E2M1;
+  }
+
+  // A row of the table of methods.
+  struct Rule {
+    int p_format, accumulate, q_group, k_group, v_group;
+    int32_t q_block, k_block, v_block;
+  };
+  Rule rule() const {
+    constexpr int block = FOVEA_SCALE_GROUP_BLOCK, token = FOVEA_SCALE_GROUP_TOKEN;
+    constexpr int rows = FOVEA_SCALE_GROUP_THREAD_Q, keys = FOVEA_SCALE_GROUP_THREAD_K;
+    constexpr int channel = FOVEA_SCALE_GROUP_CHANNEL;
+    const auto q = static_cast<int32_t>(c_.q_block), k = static_cast<int32_t>(c_.k_block);
+    switch (c_.method) {
+      case Method::sage1:
+        return {FOVEA_P_FORMAT_HALF, FOVEA_ACCUMULATE_HALF_64, block, block, block, q, k, 0};
+      case Method::sage2pp:
+        return {FOVEA_P_FORMAT_E4M3_448, FOVEA_ACCUMULATE_HALF_64, rows, keys, channel, q, k, 0};
+      case Method::sage3_nv:
+        return {FOVEA_P_FORMAT_E2M1_TWO,
+                FOVEA_ACCUMULATE_F32,
+                FOVEA_SCALE_GROUP_MICRO16,
+                FOVEA_SCALE_GROUP_MICRO16,
+                FOVEA_SCALE_GROUP_MICRO16_T,
+                0,
+                0,
+                0};
+      case Method::sage3_mx:
+        return {FOVEA_P_FORMAT_E2M1_ONE,
+                FOVEA_ACCUMULATE_F32,
+                FOVEA_SCALE_GROUP_MICRO32,
+                FOVEA_SCALE_GROUP_MICRO32,
+                FOVEA_SCALE_GROUP_MICRO32_T,
+                0,
+                0,
+                0};
+      case Method::sagebwd:
+        return {FOVEA_P_FORMAT_I8, FOVEA_ACCUMULATE_F32, block, block, block, q, k, 64};
+      case Method::tokens:
+        return {FOVEA_P_FORMAT_HALF, FOVEA_ACCUMULATE_F32, token, token, block, 0, 0, 0};
+      case Method::blocks:
+        return {FOVEA_P_FORMAT_E4M3_448, FOVEA_ACCUMULATE_TWO_LEVEL, block, block, block, q, k, 0};
+      default:
+        return {FOVEA_P_FORMAT_E4M3_448, FOVEA_ACCUMULATE_TWO_LEVEL, rows, keys, channel, q, k, 0};
+    }
+  }
+
+  int64_t scale_count(int group, int64_t block, int64_t tokens, int64_t columns) const {
+    switch (group) {
+      case FOVEA_SCALE_GROUP_THREAD_Q:
+        return 8 * entries_of(packed_, tokens, c_.b, block);
+      case FOVEA_SCALE_GROUP_THREAD_K:
+        return 4 * entries_of(packed_, tokens, c_.b, block);
+      case FOVEA_SCALE_GROUP_TOKEN:
+        return tokens;
+      case FOVEA_SCALE_GROUP_CHANNEL:
+        return packed_ ? c_.b * columns : columns;
+      case FOVEA_SCALE_GROUP_MICRO16:
+        return tokens * ((columns + 15) / 16);
+      case FOVEA_SCALE_GROUP_MICRO32:
+        return tokens * ((columns + 31) / 32);
+      case FOVEA_SCALE_GROUP_MICRO16_T:
+        return columns * entries_of(packed_, tokens, c_.b, 128) * 8;
+      case FOVEA_SCALE_GROUP_MICRO32_T:
+        return columns * entries_of(packed_, tokens, c_.b, 128) * 4;
+      default:
+        return entries_of(packed_, tokens, c_.b, block);
+    }
+  }
+  void scale(Call& call, const char* name, fovea_tensor& slot, int64_t b, int64_t heads,
+             int64_t count, int group, double base, bool key = false) {
+    const bool small = group >= FOVEA_SCALE_GROUP_MICRO16;
+    const bool ue8m0 = group == FOVEA_SCALE_GROUP_MICRO32 || group == FOVEA_SCALE_GROUP_MICRO32_T;
+    const int dtype = !small ? FOVEA_F32 : ue8m0 ? FOVEA_U8 : FOVEA_E4M3;
+    call.fill(call.add(name, slot, Role::in, dtype, {b, heads, count}),
+              [&](const int64_t* i) -> double {
+                const double u = random_.uniform(n_++);
+                if (ue8m0) return 124 + std::floor(3 * u);
+                if (small) return 0.3 + 0.5 * u;
+                if (key && c_.zeros && i[2] == 1) return 1e-7 / 127;
+                return base * (0.6 + u);
+              });
+  }
+  void method_scales(Call& call) {
+    const Rule x = rule();
+    p_->p_format = x.p_format, p_->accumulate = x.accumulate;
+    p_->q_group = x.q_group, p_->k_group = x.k_group, p_->v_group = x.v_group;
+    p_->q_block = x.q_block, p_->k_block = x.k_block, p_->v_block = x.v_block;
+    // Scores of a few units, whatever the codes are.
+    const double base = code_dtype() == FOVEA_U8 ? 0.25 : 0.03;
+    scale(call, "q_scale", p_->q_scale, b_, c_.h, scale_count(x.q_group, x.q_block, s_, c_.d),
+          x.q_group, base);
+    scale(call, "k_scale", p_->k_scale, key_b_, c_.g, scale_count(x.k_group, x.k_block, t_, c_.d),
+          x.k_group, base, true);
+    if (value_dtype() == FOVEA_F16) return;
+    scale(call, "v_scale", p_->v_scale, key_b_, c_.g, scale_count(x.v_group, x.v_block, t_, c_.e),
+          x.v_group, 0.02);
+  }
+
+  void means(Call& call) {
+    const auto fill = [&](size_t field, double spread) {
+      call.fill(field, [&](const int64_t*) { return spread * random_.normal(n_++); });
+    };
+    const int64_t means = packed_ ? c_.b : 1;
+    if (c_.k_mean)
+      fill(call.add("k_mean", p_->k_mean, Role::in, FOVEA_F32, {key_b_, c_.g, means, c_.d}), 2);
+    if (c_.q_plain)
+      fill(call.add("q_plain", p_->q_plain, Role::in, c_.o_dtype, {b_, s_, c_.h, c_.d}), 1);
+    if (c_.v_mean)
+      fill(call.add("v_mean", p_->v_mean, Role::in, FOVEA_F32, {key_b_, c_.g, means, c_.e}), 1);
+    if (c_.delta)
+      fill(call.add("delta", p_->delta, Role::in, FOVEA_F32,
+                    {b_, c_.h, entries_of(packed_, s_, c_.b, 128), t_}),
+           0.7 * std::sqrt(static_cast<double>(c_.d)));
   }
 
   void scales(Call& call) {
@@ -123,16 +288,18 @@ class QuantForwardBuild {
       for (int64_t i = 0; i < q.rows; ++i) rows[q.batch * s_ + q.row + i] = 1;
       for (int64_t j = 0; j < q.keys; ++j) {
         keys[q.cache * t_ + q.store + j] = 1;
-        if (a.v_t)
+        if (a.v_t.given)
           columns[q.cache * a.v_t.shape[3] +
                   oracle::value_column(a.at.key_start, r, j, a.permuted)] = 1;
       }
     }
     call.account(q_, [&](const int64_t* i) { return rows[i[0] * s_ + i[1]] != 0; });
     call.account(k_, [&](const int64_t* i) { return keys[i[0] * t_ + i[1]] != 0; });
+    const int64_t pack = value_dtype() == FOVEA_U8 ? 2 : 1;
     call.account(v_, [&](const int64_t* i) {
-      return c_.transposed ? columns[i[0] * a.v_t.shape[3] + i[3]] != 0
-                           : keys[i[0] * t_ + i[1]] != 0;
+      if (!transposed()) return keys[i[0] * t_ + i[1]] != 0;
+      const int64_t at = i[0] * a.v_t.shape[3] + i[3] * pack;
+      return columns[at] != 0 || columns[at + pack - 1] != 0;
     });
   }
 
@@ -190,6 +357,94 @@ std::vector<QuantForwardCase> quant_tuned_rows() {
   return rows;
 }
 
+// Of the tuned kernels of i8: every row of quant/forward_i8.inc.
+std::vector<QuantForwardCase> quant_integer_rows() {
+  std::vector<QuantForwardCase> rows;
+  for (int64_t d : {64, 128, 256}) {
+    QuantForwardCase c;
+    c.note = "tuned", c.method = Method::sage2;
+    c.d = c.e = d, c.b = 1, c.s = 200, c.t = 430, c.h = 2, c.g = 1, c.o_dtype = FOVEA_BF16;
+    c.q_block = 16, c.k_block = 128;
+    rows.push_back(c);
+    c.causal = c.k_mean = c.q_plain = true, c.o_dtype = FOVEA_F16;
+    rows.push_back(c);
+    c.s = 330, c.t = 200, c.q_plain = false, c.k_block = 64;  // rows that see nothing
+    rows.push_back(c);
+    c.causal = false, c.left = 100, c.right = 30, c.o_dtype = FOVEA_F32, c.s = 200, c.t = 430;
+    c.q_block = 64, c.q_plain = true;
+    rows.push_back(c);
+    c.left = c.right = 0, c.where = Where::varlen, c.b = 3, c.s = 90, c.o_dtype = FOVEA_BF16;
+    c.zeros = true;
+    rows.push_back(c);
+    c.where = Where::lengths, c.causal = true, c.sink_logit = true, c.method = Method::sage2pp;
+    rows.push_back(c);
+    c.constant = true, c.where = Where::batched, c.zeros = false;
+    rows.push_back(c);
+    c = rows[rows.size() - 7];
+    c.method = Method::blocks, c.q_block = 128;
+    rows.push_back(c);
+    c.q_block = c.k_block = 64, c.causal = true, c.where = Where::varlen, c.lay = Lay::gaps;
+    rows.push_back(c);
+    c.q_block = c.k_block = 0, c.where = Where::batched, c.lse = false, c.lay = Lay::head_first;
+    rows.push_back(c);
+    // Keys of a tail that is less than a thread's first key; many tiles; many items.
+    for (int64_t t : {1, 63, 65, 129, 193, 257}) {
+      QuantForwardCase tail;
+      tail.note = "tuned", tail.method = Method::sage2, tail.d = tail.e = d;
+      tail.s = 3, tail.t = t, tail.b = tail.g = 1, tail.q_block = 16, tail.k_block = 64;
+      rows.push_back(tail);
+    }
+    QuantForwardCase many;
+    many.note = "tuned", many.method = Method::sage2pp, many.q_block = 16, many.k_mean = true;
+    many.d = many.e = d, many.s = 5, many.t = 9000, many.b = many.h = many.g = 1;
+    rows.push_back(many);
+    many.b = 9, many.h = 16, many.g = 4, many.s = 10, many.t = 140, many.where = Where::varlen;
+    many.causal = true, many.o_dtype = FOVEA_BF16, many.q_plain = true;
+    rows.push_back(many);
+  }
+  return rows;
+}
+
+// Of every method: lengths off blocks, masks, places, means.
+std::vector<QuantForwardCase> quant_method_rows() {
+  std::vector<QuantForwardCase> rows;
+  constexpr int64_t lengths[][2] = {{1, 1},   {5, 300},  {65, 129}, {130, 64},
+                                    {63, 63}, {33, 257}, {3, 0},    {129, 65}};
+  constexpr int64_t widths[][2] = {{64, 64}, {32, 24}, {128, 128}, {96, 40}};
+  constexpr int dtypes[] = {FOVEA_F32, FOVEA_F16, FOVEA_BF16};
+  constexpr Lay lays[] = {Lay::contiguous, Lay::gaps, Lay::odd};
+  constexpr int64_t blocks[][2] = {{128, 64}, {16, 128}, {32, 64}, {64, 192}};
+  int i = 0;
+  for (Method method :
+       {Method::sage1, Method::sage2, Method::sage2_i4, Method::sage2pp, Method::sage3_nv,
+        Method::sage3_mx, Method::sagebwd, Method::tokens, Method::blocks})
+    for (int n = 0; n < 9; ++n, ++i) {
+      QuantForwardCase c;
+      c.method = method;
+      c.s = lengths[i % 8][0], c.t = lengths[i % 8][1];
+      c.d = widths[(i + i / 8) % 4][0], c.e = widths[(i + i / 8) % 4][1];
+      c.q_block = blocks[i % 4][0], c.k_block = blocks[i % 4][1];
+      c.o_dtype = dtypes[i % 3], c.h = 4, c.g = i % 3 == 0 ? 4 : i % 3 == 1 ? 1 : 2;
+      c.where = i % 5 == 2 ? Where::varlen : i % 5 == 4 ? Where::lengths : Where::batched;
+      c.b = c.where == Where::batched ? 2 : 3;
+      c.transposed = i % 7 != 3 || method == Method::sage3_nv || method == Method::sage3_mx;
+      c.permuted = i % 2;
+      c.causal = i % 3 == 1, c.left = i % 7 == 4 ? 20 : 0, c.right = i % 3 == 2 && i % 2 ? 3 : 0;
+      c.k_mean = n % 3 != 0, c.q_plain = n % 3 == 1, c.delta = n % 3 != 2 && n % 2;
+      c.v_mean = n % 4 == 2, c.softcap = n == 7, c.sink_logit = n == 5 || n == 8;
+      c.lse = n != 6, c.lay = lays[i % 3];
+      rows.push_back(c);
+    }
+  for (Method method : {Method::sage1, Method::sage2, Method::sagebwd})
+    for (bool constant : {false, true}) {
+      QuantForwardCase c;
+      c.method = method, c.s = 70, c.t = 200, c.d = c.e = 64, c.k_mean = c.q_plain = true;
+      c.zeros = !constant, c.constant = constant, c.k_block = 64, c.o_dtype = FOVEA_BF16;
+      rows.push_back(c);
+    }
+  return rows;
+}
+
 std::vector<harness::Case> quant_forward_cases() {
   std::vector<harness::Case> cases;
   const auto add = [&](const QuantForwardCase& c, std::string kernel = "", bool tiny = false) {
@@ -218,6 +473,8 @@ std::vector<harness::Case> quant_forward_cases() {
     add(c);
   }
   for (const QuantForwardCase& c : quant_tuned_rows()) add(c, "sm90.d" + std::to_string(c.d));
+  for (const QuantForwardCase& c : quant_integer_rows()) add(c, "sm90_i8.d" + std::to_string(c.d));
+  for (const QuantForwardCase& c : quant_method_rows()) add(c);
   QuantForwardCase c;
   c.note = "tuned", c.s = 70, c.t = 300, c.d = 80, c.e = 72, c.scales = Scales::block;
   add(c, "sm90.d128");

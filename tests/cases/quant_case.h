@@ -12,6 +12,20 @@ enum class Content { normal, zeros, outliers, huge, tiny, subnormal, nan, infini
 // How a call's scales are given.
 enum class Scales { none, head, block };
 
+// Whose row of quant.h's table of methods a call is.
+enum class Method {
+  fa3,
+  sage1,
+  sage2,
+  sage2_i4,
+  sage2pp,
+  sage3_nv,
+  sage3_mx,
+  sagebwd,
+  tokens,
+  blocks
+};
+
 // A call of quant_quantize, or of quant_dequantize on what that makes.
 struct QuantizeCase {
   std::string note;
@@ -35,6 +49,10 @@ struct QuantForwardCase {
        sink_logit = false;
   int64_t left = 0, right = 0, q_block = 128, k_block = 128;
   Scales scales = Scales::head;
+  Method method = Method::fa3;
+  // q_plain: with k_mean.  zeros: a block of k and its scale hold nothing; constant: all of k.
+  bool k_mean = false, q_plain = false, delta = false, v_mean = false, zeros = false,
+       constant = false;
   Where where = Where::batched;
   Lay lay = Lay::contiguous;
   float scale = 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // quant_forward from the comments of quant.h, one row at a time.
 //   exact: softmax attention of the numbers the codes stand for, in float64.  Rounded:
-//   the recipe in float32, p rounded to e4m3 of 256 p under the maximum of the tiles seen so far,
-//   sums of products as tensor cores make them: 32 at a time, each cut 13 bits below the largest's
+//   the recipe in float32, p rounded as p_format says under the maximum of the tiles seen so far,
+//   sums of e4m3 as tensor cores make them: 32 at a time, each cut 13 bits below the largest's
 //   power of two (measured on Hopper: 14 bits would err half as much)
 #pragma once
 #include <algorithm>
@@ -23,22 +23,104 @@ inline int64_t value_column(const Dense& start, int64_t r, int64_t i, bool permu
   return (start ? (start.integer(r) / 128 + r) * 128 : 0) + token;
 }
 
+// What packed bytes stand for, two elements each along the last axis.
+inline Dense unpacked(const Dense& bytes, int format) {
+  static constexpr double e2m1[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  if (!bytes || bytes.dtype != FOVEA_U8) return bytes;
+  Dense out = bytes;
+  out.shape[3] *= 2, out.value.clear();
+  for (double byte : bytes.value)
+    for (int half = 0; half < 2; ++half) {
+      const int code = static_cast<int>(byte) >> 4 * half & 15;
+      out.value.push_back(format == FOVEA_CODE_FORMAT_I4 ? (code < 8 ? code : code - 16)
+                                                         : (code & 8 ? -1 : 1) * e2m1[code & 7]);
+    }
+  return out;
+}
+
+// A tensor of scales and which element has which (fovea_scale_group).
+struct Scales {
+  Dense value;
+  int group = 0;
+  int64_t block = 0, columns = 0, padded = 0;
+
+  // tokens: packed starts; i: a token, for micro*_t the column of transposed codes.
+  double operator()(const Dense& start, int64_t row, int64_t head, int64_t r, int64_t i,
+                    int64_t c) const {
+    if (!value) return 1;
+    const int64_t first = start ? start.integer(r) : 0;
+    int64_t at = 0;
+    switch (group) {
+      case FOVEA_SCALE_GROUP_BLOCK:
+        at = scale_base(start, r, block) + (block ? i / block : 0);
+        break;
+      case FOVEA_SCALE_GROUP_THREAD_Q:
+        at = (scale_base(start, r, block) + i / block) * 8 + i % 8;
+        break;
+      case FOVEA_SCALE_GROUP_THREAD_K:
+        at = (scale_base(start, r, block) + i / block) * 4 + i % 8 / 2;
+        break;
+      case FOVEA_SCALE_GROUP_TOKEN:
+        at = first + i;
+        break;
+      case FOVEA_SCALE_GROUP_CHANNEL:
+        at = (start ? r * columns : 0) + c;
+        break;
+      case FOVEA_SCALE_GROUP_MICRO16:
+        at = (first + i) * ((columns + 15) / 16) + c / 16;
+        break;
+      case FOVEA_SCALE_GROUP_MICRO32:
+        at = (first + i) * ((columns + 31) / 32) + c / 32;
+        break;
+      case FOVEA_SCALE_GROUP_MICRO16_T:
+        at = c * (padded / 16) + i / 16;
+        break;
+      default:
+        at = c * (padded / 32) + i / 32;
+    }
+    const double x = value(row, head, at);
+    return value.dtype == FOVEA_U8 ? (x == 255 ? NAN : std::ldexp(1.0, static_cast<int>(x) - 127))
+                                   : x;
+  }
+};
+
 struct QuantAttention {
-  Dense q, k, v, v_t, q_scale, k_scale, v_scale, sink_logit;
+  Dense q, k, v, v_t, sink_logit, k_mean, q_plain, delta, v_mean;
+  Scales q_scale, k_scale, v_scale;
   Layout at;
   int64_t b = 0, s = 0, h = 0, g = 0, d = 0, e = 0;
-  int64_t left = 0, right = 0, q_block = 0, k_block = 0;
+  int64_t left = 0, right = 0;
   double scale = 0, softcap = 0;
   bool permuted = false;
+
+  int64_t mean_of(int64_t r) const { return at.key_start ? r : 0; }
+  // What is added to a score of row i: scale <q_i, k_mean>.
+  double row_constant(const Sequence& q_at, int64_t head, int64_t i) const {
+    if (!k_mean) return 0;
+    double sum = 0;
+    for (int64_t c = 0; c < d; ++c) {
+      const double x = q_plain ? q_plain(q_at.batch, q_at.row + i, head, c)
+                               : q(q_at.batch, q_at.row + i, head, c) *
+                                     q_scale(at.query_start, q_at.batch, head, q_at.r, i, c);
+      sum += x * k_mean(q_at.cache, head / (h / g), mean_of(q_at.r), c);
+    }
+    return sum * scale;
+  }
 };
 
 inline QuantAttention load_quant(const fovea_quant_forward_params& p) {
   QuantAttention a;
-  a.q = load(p.q), a.k = load(p.k), a.v = load(p.v), a.v_t = load(p.v_t);
-  a.q_scale = load(p.q_scale), a.k_scale = load(p.k_scale), a.v_scale = load(p.v_scale);
+  a.q = unpacked(load(p.q), p.code_format), a.k = unpacked(load(p.k), p.code_format);
+  a.v = load(p.v), a.v_t = unpacked(load(p.v_t), p.v_format);
   a.sink_logit = load(p.sink_logit);
-  a.b = p.q.shape[0], a.s = p.q.shape[1], a.h = p.q.shape[2], a.d = p.q.shape[3];
+  a.k_mean = load(p.k_mean), a.q_plain = load(p.q_plain);
+  a.delta = load(p.delta), a.v_mean = load(p.v_mean);
+  a.b = p.q.shape[0], a.s = p.q.shape[1], a.h = p.q.shape[2], a.d = a.q.shape[3];
   a.g = p.k.shape[2], a.e = p.o.shape[3];
+  const int64_t padded = a.v_t.given ? a.v_t.shape[3] : 0;
+  a.q_scale = {load(p.q_scale), p.q_group, p.q_block, a.d, 0};
+  a.k_scale = {load(p.k_scale), p.k_group, p.k_block, a.d, 0};
+  a.v_scale = {load(p.v_scale), p.v_group, p.v_block, a.e, padded};
   a.at.query_start = load(p.query_start), a.at.key_start = load(p.key_start);
   a.at.query_len = load(p.query_len), a.at.key_len = load(p.key_len);
   a.at.s = a.s, a.at.extent = p.k.shape[1];
@@ -47,23 +129,81 @@ inline QuantAttention load_quant(const fovea_quant_forward_params& p) {
                    : p.key_start.data ? p.key_start.shape[0] - 1
                                       : a.b;
   a.left = p.window_left, a.right = p.causal ? 1 : p.window_right;
-  a.q_block = p.q_block, a.k_block = p.k_block;
   a.scale = p.scale > 0 ? p.scale : 1 / std::sqrt(static_cast<double>(a.d));
   a.softcap = p.softcap;
   a.permuted = p.code_order == FOVEA_CODE_ORDER_V_PERM16;
   return a;
 }
 
-inline double scale_at(const Dense& scale, const Dense& start, int64_t row, int64_t head, int64_t r,
-                       int64_t block, int64_t i) {
-  if (!scale) return 1;
-  return scale(row, head, scale_base(start, r, block) + (block ? i / block : 0));
-}
-
 inline double value_at(const QuantAttention& a, const Sequence& q, int64_t g, int64_t j,
                        int64_t c) {
   if (a.v) return a.v(q.cache, q.store + j, g, c);
   return a.v_t(q.cache, g, c, value_column(a.at.key_start, q.r, j, a.permuted));
+}
+inline double value_scale(const QuantAttention& a, const Sequence& q, int64_t g, int64_t j,
+                          int64_t c) {
+  const bool columns = a.v_scale.group >= FOVEA_SCALE_GROUP_MICRO16_T;
+  return a.v_scale(a.at.key_start, q.cache, g, q.r,
+                   columns ? value_column(a.at.key_start, q.r, j, a.permuted) : j, c);
+}
+
+// p_format, from the comments of fovea_p_format: weights [begin, end) of keys that share a run.
+inline void round_weights(int format, std::vector<double>& p, int64_t begin, int64_t end) {
+  static constexpr double e2m1[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  const auto four_bits = [](double x) {
+    int best = 0;
+    for (int n = 1; n < 8; ++n) {
+      const double old = std::abs(x - e2m1[best]), now = std::abs(x - e2m1[n]);
+      if (now < old || (now == old && n % 2 == 0)) best = n;
+    }
+    return e2m1[best];
+  };
+  double most = 0;
+  for (int64_t j = begin; j < end; ++j) most = std::max(most, p[j]);
+  for (int64_t j = begin; j < end; ++j) {
+    if (!(p[j] > 0)) continue;
+    double scale = 0;
+    switch (format) {
+      case FOVEA_P_FORMAT_E4M3_256:
+      case FOVEA_P_FORMAT_E4M3_448:
+        scale = format == FOVEA_P_FORMAT_E4M3_256 ? 256 : 448;
+        p[j] = round_to(FOVEA_E4M3, scale * p[j]) / scale;
+        break;
+      case FOVEA_P_FORMAT_HALF:
+        p[j] = round_to(FOVEA_F16, p[j]);
+        break;
+      case FOVEA_P_FORMAT_I8:
+        p[j] = std::nearbyint(p[j] / most * 127) * most / 127;
+        break;
+      case FOVEA_P_FORMAT_E2M1_TWO:
+        scale = round_to(FOVEA_E4M3, 2688 * most / 6);
+        p[j] = scale == 0 ? 0 : four_bits(2688 * p[j] / scale) * scale / 2688;
+        break;
+      default:
+        scale = std::ldexp(1.0, std::ilogb(most) - 2);
+        p[j] = scale < 0x1p-125 ? 0 : four_bits(p[j] / scale) * scale;
+    }
+  }
+}
+
+inline int64_t weight_run(int format) {
+  switch (format) {
+    case FOVEA_P_FORMAT_I8:
+      return 64;
+    case FOVEA_P_FORMAT_E2M1_TWO:
+      return 16;
+    case FOVEA_P_FORMAT_E2M1_ONE:
+      return 32;
+    default:
+      return 1;
+  }
+}
+
+// The largest relative error of a weight's rounding, of those near the largest.
+inline double weight_unit(int format) {
+  if (format == FOVEA_P_FORMAT_HALF) return unit_of(FOVEA_F16);
+  if (format == FOVEA_P_FORMAT_I8) return 1.0 / 254;
+  return format >= FOVEA_P_FORMAT_E2M1_TWO ? 0.25 : unit_of(FOVEA_E4M3);
 }
 
 // sum + x_0 y_0 + ..., 32 products at a time.
@@ -93,39 +233,61 @@ inline QuantForwardResult quant_forward(const fovea_quant_forward_params& p, Mod
   constexpr int64_t kTile = 128;
   const QuantAttention a = load_quant(p);
   const bool exact = mode == Mode::exact;
-  QuantForwardResult out{Out(p.o, unit_of(FOVEA_E4M3)), Out()};
+  QuantForwardResult out{Out(p.o, weight_unit(p.p_format)), Out()};
   if (p.lse.data) out.lse = Out(p.lse, 0);
   const auto real = [&](double x) {
     return exact ? x : static_cast<double>(static_cast<float>(x));
   };
+  const bool cut_scores = !exact && p.q.dtype == FOVEA_E4M3;
+  const bool cut_values = !exact && p.p_format <= FOVEA_P_FORMAT_E4M3_448;
+  const bool halves = !exact && p.accumulate == FOVEA_ACCUMULATE_HALF_64;
+  const double lift = p.p_format == FOVEA_P_FORMAT_E4M3_448 ? 448 : 1;
+  const bool last_scale = a.v_scale.group == FOVEA_SCALE_GROUP_CHANNEL ||
+                          (a.v_scale.group == FOVEA_SCALE_GROUP_BLOCK && !a.v_scale.block);
   for (int64_t r = 0; r < a.at.sequences; ++r) {
     const Sequence q = sequence(a.at, r);
     for (int64_t head = 0; head < a.h; ++head) {
       const int64_t g = head / (a.h / a.g);
       const double sink = a.sink_logit ? a.sink_logit(head) : -HUGE_VAL;
-      const double v_scale = scale_at(a.v_scale, a.at.key_start, q.cache, g, r, 0, 0);
+      // v as the sums see it, and times all its scales.
+      std::vector<double> v(q.keys * a.e), largest(q.keys), k(q.keys * a.d);
+      for (int64_t j = 0; j < q.keys; ++j) {
+        for (int64_t c = 0; c < a.d; ++c)
+          k[j * a.d + c] =
+              a.k(q.cache, q.store + j, g, c) * a.k_scale(a.at.key_start, q.cache, g, r, j, c);
+        for (int64_t c = 0; c < a.e; ++c) {
+          const double x = value_at(a, q, g, j, c), scale = value_scale(a, q, g, j, c);
+          v[j * a.e + c] = last_scale ? x : real(x * scale);
+          largest[j] = std::max(largest[j], std::abs(x * scale));
+        }
+      }
       for (int64_t i = 0; i < q.rows; ++i) {
         const int64_t row = q.row + i, position = i + q.keys - q.rows;
-        const double* query = a.q.row(q.batch, row, head);
-        const double scale =
-            a.scale * scale_at(a.q_scale, a.at.query_start, q.batch, head, r, a.q_block, i);
+        const double constant = real(a.row_constant(q, head, i));
         double m = -HUGE_VAL, l = 0, condition = 0, terms = 0;
-        std::vector<double> o(a.e), x(q.keys, -HUGE_VAL);
+        std::vector<double> o(a.e), x(q.keys, -HUGE_VAL), query(a.d);
+        for (int64_t c = 0; c < a.d; ++c)
+          query[c] =
+              a.q(q.batch, row, head, c) * a.q_scale(a.at.query_start, q.batch, head, r, i, c);
         for (int64_t j = 0; j < q.keys; ++j) {
           if ((a.right > 0 && j >= position + a.right) || (a.left > 0 && j <= position - a.left))
             continue;
-          const double* key = a.k.row(q.cache, q.store + j, g);
-          const double factor =
-              scale * scale_at(a.k_scale, a.at.key_start, q.cache, g, r, a.k_block, j);
+          const double* key = k.data() + j * a.d;
           double dot = 0, q_norm = 0, k_norm = 0;
           for (int64_t c = 0; c < a.d; ++c)
             dot += query[c] * key[c], q_norm += query[c] * query[c], k_norm += key[c] * key[c];
-          if (!exact)
+          if (cut_scores)
             dot = cut_sum(
                 0, a.d, [&](int64_t c) { return query[c]; }, [&](int64_t c) { return key[c]; });
-          x[j] = real(dot * factor);
+          double delta = 0;
+          if (a.delta)
+            delta =
+                a.delta(q.batch, head, scale_base(a.at.query_start, r, 128) + i / 128, q.store + j);
+          x[j] = real(real(real(dot) + delta) * a.scale);
+          x[j] = real(x[j] + constant);
           if (a.softcap > 0) x[j] = real(a.softcap * std::tanh(x[j] / a.softcap));
-          condition = std::max(condition, std::abs(factor) * std::sqrt(q_norm * k_norm));
+          condition = std::max(condition, a.scale * (std::sqrt(q_norm * k_norm) + std::abs(delta)) +
+                                              std::abs(constant));
         }
         for (int64_t end = (q.keys + kTile - 1) / kTile * kTile; end > 0; end -= kTile) {
           const int64_t begin = end - kTile, last = std::min(end, q.keys);
@@ -137,33 +299,45 @@ inline QuantForwardResult quant_forward(const fovea_quant_forward_params& p, Mod
           m = top, l = real(l * shrink), terms *= shrink;
           for (int64_t j = begin; j < last; ++j) {
             x[j] = real(std::exp(x[j] - m)), l = real(l + x[j]);
-            double most = 0;
-            for (int64_t c = 0; x[j] != 0 && c < a.e; ++c)
-              most = std::max(most, std::abs(value_at(a, q, g, j, c)));
-            terms += x[j] * most;
-            if (!exact) x[j] = round_to(FOVEA_E4M3, 256 * x[j]) / 256;
+            if (x[j] != 0) terms += x[j] * largest[j];
           }
+          const int64_t run = weight_run(p.p_format);
+          for (int64_t j = begin; !exact && j < last; j += run)
+            round_weights(p.p_format, x, j, std::min(j + run, last));
           for (int64_t c = 0; c < a.e; ++c) {
-            const auto weight = [&](int64_t j) { return x[begin + j]; };
-            const auto value = [&](int64_t j) {
-              return x[begin + j] == 0 ? 0 : value_at(a, q, g, begin + j, c);
-            };
-            double sum = 0;
-            if (exact)
-              for (int64_t j = 0; j < last - begin; ++j) sum += weight(j) * value(j);
-            else
-              sum = cut_sum(0, last - begin, weight, value);
-            o[c] = real(o[c] * shrink + sum);
+            double joined = real(o[c] * shrink);
+            for (int64_t n = begin; n < last; n += 64) {
+              const int64_t count = std::min<int64_t>(64, last - n);
+              const auto weight = [&](int64_t j) { return x[n + j]; };
+              const auto value = [&](int64_t j) {
+                return x[n + j] == 0 ? 0 : v[(n + j) * a.e + c];
+              };
+              double sum = 0;
+              if (cut_values)
+                sum = cut_sum(0, count, weight, value);
+              else
+                for (int64_t j = 0; j < count; ++j) sum = real(sum + weight(j) * value(j));
+              if (halves) sum = round_to(FOVEA_F16, sum * lift) / lift;
+              joined = real(joined + sum);
+            }
+            o[c] = joined;
           }
         }
         const double high = std::max(m, sink);
         const double less = m == -HUGE_VAL ? 0 : std::exp(m - high);
-        l = high == -HUGE_VAL ? 0 : real(l * less + std::exp(sink - high));
+        const double keys = l * less;
+        l = high == -HUGE_VAL ? 0 : real(keys + std::exp(sink - high));
         if (std::isnan(m)) l = m;
-        out.o.terms(l == 0 ? 0 : terms * less * std::abs(v_scale) / l);
+        out.o.terms(l == 0 ? 0 : terms * less / l);
         out.o.condition = std::max(out.o.condition, condition);
         for (int64_t c = 0; c < a.e; ++c) {
-          const double y = l == 0 || less == 0 ? 0 : real(o[c] * less * v_scale / l);
+          double y = 0;
+          if (l != 0 && less != 0) {
+            y = real(o[c] * less / l) *
+                (last_scale ? a.v_scale(a.at.key_start, q.cache, g, r, 0, c) : 1);
+            if (a.v_mean) y += keys / l * a.v_mean(q.cache, g, a.mean_of(r), c);
+            y = real(y);
+          }
           out.o.set(((q.batch * a.s + row) * a.h + head) * a.e + c,
                     exact ? y : round_to(p.o.dtype, y));
         }

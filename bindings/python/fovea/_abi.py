@@ -131,6 +131,33 @@ class Smooth(enum.IntEnum):
     BLOCK = 2  # each column's mean over a block of 128 tokens, rounded to bf16
 
 
+class PFormat(enum.IntEnum):
+    """What p is rounded to before it meets v, and what v then is.
+  E4M3_256, E4M3_448  e4m3(c p) / c, c = 256 or 448; v e4m3
+  HALF                f16(p); v f16 or bf16
+  I8                  with a = max p of 64 keys: round(127 p / a) a / 127; v i8
+  E2M1_TWO            t = 2688 p, with a = max t of 16 keys: u = e4m3(a / 6),
+                      e2m1(t / u) u / 2688, 0 where u is; v e2m1
+  E2M1_ONE            with a = max p of 32 keys: u = 2^(floor(log2 a) - 2), e2m1(p / u) u;
+                      v e2m1
+Runs of 16, 32 and 64 keys are counted from a sequence's first."""
+
+    E4M3_256 = 0  # FlashAttention-3
+    E4M3_448 = 1  # SageAttention2
+    HALF = 2  # SageAttention
+    I8 = 3  # SageBwd
+    E2M1_TWO = 4  # SageAttention3, NVFP4: a scale of two levels
+    E2M1_ONE = 5  # SageAttention3, MXFP4: a scale of one level
+
+
+class Accumulate(enum.IntEnum):
+    """How products of p and v are summed.  A kernel may be more exact than what is asked for."""
+
+    TWO_LEVEL = 0  # tensor cores sum few keys, then these join O in f32
+    F32 = 1  # in f32 as the tensor cores keep it
+    HALF_64 = 2  # f16 within 64 keys, f32 across them; SageAttention, 2++
+
+
 class Direction(enum.IntEnum):
     """Which distribution the logarithm of the ratio is weighted with."""
 
@@ -603,6 +630,10 @@ class QuantForwardParams(C.Structure):
         ("query_len", Tensor),
         ("key_len", Tensor),
         ("sink_logit", Tensor),
+        ("k_mean", Tensor),
+        ("q_plain", Tensor),
+        ("delta", Tensor),
+        ("v_mean", Tensor),
         ("query_max", C.c_int64),
         ("key_max", C.c_int64),
         ("window_left", C.c_int64),
@@ -613,6 +644,14 @@ class QuantForwardParams(C.Structure):
         ("q_block", C.c_int32),
         ("k_block", C.c_int32),
         ("code_order", C.c_int32),
+        ("code_format", C.c_int32),
+        ("v_format", C.c_int32),
+        ("p_format", C.c_int32),
+        ("accumulate", C.c_int32),
+        ("q_group", C.c_int32),
+        ("k_group", C.c_int32),
+        ("v_group", C.c_int32),
+        ("v_block", C.c_int32),
     ]
 
 
@@ -2540,7 +2579,7 @@ SIZES = {
     RopeTableGetParams: 336,
     QuantQuantizeParams: 1008,
     QuantDequantizeParams: 624,
-    QuantForwardParams: 1408,
+    QuantForwardParams: 1824,
     KlForwardParams: 1416,
     KlBackwardParams: 1896,
     ConvAttentionForwardParams: 1200,

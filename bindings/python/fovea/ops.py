@@ -8,13 +8,14 @@ from . import _abi
 from ._op import Op
 from ._call import Call
 from ._core import Context
-from ._abi import CodeFormat, CodeOrder, Direction, EdgeKind, ScaleGroup, Scaling, Smooth
+from ._abi import Accumulate, CodeFormat, CodeOrder, Direction, EdgeKind, PFormat, ScaleGroup, Scaling, Smooth
 
 __all__ = ["attention_forward", "attention_backward", "merge_forward", "merge_backward",
            "cache_append", "cache_copy", "cache_get", "rope_forward", "rope_table_get",
            "quant_quantize", "quant_dequantize", "quant_forward", "kl_forward", "kl_backward",
-           "conv_attention_forward", "conv_attention_backward", "trace_forward", "CodeFormat",
-           "CodeOrder", "Direction", "EdgeKind", "ScaleGroup", "Scaling", "Smooth"]
+           "conv_attention_forward", "conv_attention_backward", "trace_forward", "Accumulate",
+           "CodeFormat", "CodeOrder", "Direction", "EdgeKind", "PFormat", "ScaleGroup", "Scaling",
+           "Smooth"]
 
 _attention_forward = Op("attention_forward", _abi.AttentionForwardParams)
 _attention_backward = Op("attention_backward", _abi.AttentionBackwardParams)
@@ -1061,26 +1062,50 @@ def quant_dequantize(ctx_or_scale=None, /, scale=None, *, ctx=None, y=None, star
 
 def quant_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, o=None, lse=None, v=None, v_t=None,
                   q_scale=None, k_scale=None, v_scale=None, query_start=None, key_start=None,
-                  query_len=None, key_len=None, sink_logit=None, e=None, query_max=0, key_max=0,
-                  window_left=0, window_right=0, scale=0.0, softcap=0.0, causal=0, q_block=0,
-                  k_block=0, code_order=0):
-    """Attention of codes, FlashAttention-3's FP8 recipe.  For query row i over the keys it sees
-    (attention.h: positions bottom-right aligned, causal, windows), in tiles from the last to the
-    first:
-      score = scale * q_scale * k_scale * <q_i, k_j>
+                  query_len=None, key_len=None, sink_logit=None, k_mean=None, q_plain=None,
+                  delta=None, v_mean=None, e=None, query_max=0, key_max=0, window_left=0,
+                  window_right=0, scale=0.0, softcap=0.0, causal=0, q_block=0, k_block=0,
+                  code_order=0, code_format=0, v_format=0, p_format=0, accumulate=0, q_group=0,
+                  k_group=0, v_group=0, v_block=0):
+    """Attention of codes: FlashAttention-3's FP8 recipe, SageAttention 1, 2, 2++ and 3, the forward of
+    SageBwd.  For query row i over the keys it sees (attention.h: positions bottom-right aligned,
+    causal, windows), in tiles from the last to the first:
+      score = scale * (q_scale * k_scale * <q_i, k_j> + delta_ij) + r_i
       score = softcap * tanh(score / softcap)            when softcap > 0
       m' = max(m, score),  p = exp(score - m'),  l = exp(m - m') l + sum p
-      O = exp(m - m') O + sum_j e4m3(256 p_j) v_j
-      o = O * v_scale / (256 l),  lse = m + ln l        (l + exp(sink_logit_h) with sink_logit)
-    p is rounded to nearest even.  The tile is the kernel's own, a multiple of 64 keys.  Tensor
-    cores keep 13 bits of a sum: they sum at most 4096 keys before these join O in f32.  Scales are
-    not negative; an absent one is 1.  Empty rows, lengths and what is not read: as
-    attention_forward.  Bits: the same every run, whatever else the batch holds.
+      O = exp(m - m') O + sum_j rounded(p_j) v_scale v_j
+      o = O / l,  lse = m + ln l                         (l + exp(sink_logit_h) with sink_logit)
+    rounded: as p_format says, to nearest even.  The tile is the kernel's own, a multiple of 64
+    keys.  Tensor cores keep 13 bits of a sum of e4m3: they sum at most 4096 keys before these join
+    O in f32.  Scales are not negative; an absent one is 1.  Empty rows, lengths and what is not
+    read: as attention_forward.  Bits: the same every run, whatever else the batch holds.
+
+    Smoothing.  k stands for keys less k_mean, so each score of row i lacks the same
+    r_i = scale <q_i, k_mean>.  It is added where it shows: in lse, under softcap and beside
+    sink_logit.  q_i is q_plain; without it what q's codes stand for.  q less the mean of its 128
+    rows lacks delta, as quant_quantize writes it; then k_mean asks for q_plain.  v_mean is added to
+    o, times the share of l that keys have.
+
+    Methods:
+      |                 | q, k  | q_group, k_group   | v    | v_group   | p_format | accumulate |
+      | FlashAttention-3| e4m3  | block              | e4m3 | block     | e4m3_256 | two_level  |
+      | SageAttention   | i8    | block              | f16  | none      | half     | half_64    |
+      | SageAttention2  | i8 i4 | thread_q, thread_k | e4m3 | channel   | e4m3_448 | two_level  |
+      | SageAttention2++| i8    | thread_q, thread_k | e4m3 | channel   | e4m3_448 | half_64    |
+      | SageAttention3  | e2m1  | micro16, micro32   | e2m1 | micro*_t  | e2m1_*   | f32        |
+      | SageBwd         | i8    | block              | i8   | block     | i8       | f32        |
+    q and k of one type go with any v and the p_format that v has above.  code_format is of q and k,
+    v_format of v_t.  Groups of q and k: block, thread_q (q), thread_k (k), token, micro16, micro32;
+    of v: block, channel, and micro16_t, micro32_t of v_t.
 
     Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
     CUDA.  Tensor cores ask for more:
-      sm_90            v_t in v_perm16; no softcap; d a multiple of 16 and e of 8, up to 256; rows
-                       of q, k, v_t, o contiguous and 16-byte aligned
+      sm_90            v_t e4m3 in v_perm16; no softcap; d a multiple of 16 and e of 8, up to 256;
+                       rows of q, k, v_t, o contiguous and 16-byte aligned
+        q, k e4m3      p_format e4m3_256, groups block of 0, 64 or 128 tokens, v_group block; no
+                       k_mean, delta or v_mean
+        q, k i8        p_format e4m3_448; q_group block or thread_q, k_group block or thread_k;
+                       no delta or v_mean; d = e of 64 or 128
 
     Example
       o = fovea.quant_forward(q, k)
@@ -1088,7 +1113,7 @@ def quant_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, o=None, lse=Non
     ctx: a fovea.Context, first or by name; None: that of the first array's device
 
     Inputs
-      q: (b, s, h, d) e4m3
+      q: (b, s, h, d) e4m3 i8 u8: u8: pairs of columns, see code_format
       k: (key_b, t, g, d) as q
 
     Outputs, new unless passed
@@ -1098,17 +1123,21 @@ def quant_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, o=None, lse=Non
       lse: (b, h, s) f32: natural log of each row's sum
 
     Optional inputs
-      v: (key_b, t, g, e) e4m3: this or v_t
-      v_t: (key_b, g, e, padded) e4m3: values with tokens contiguous, in code_order, placed as
+      v: (key_b, t, g, e) e4m3 i8 f16 bf16: this or v_t
+      v_t: (key_b, g, e, padded) e4m3 i8 u8: values with tokens contiguous, in code_order, placed as
           quant_quantize does
-      q_scale: (b, h, q_blocks) f32: absent: 1
-      k_scale: (key_b, g, k_blocks) f32: absent: 1
-      v_scale: (key_b, g, v_blocks) f32: one for all of a sequence (block = 0); absent: 1
+      q_scale: (b, h, q_blocks) f32 e4m3 u8: absent: 1
+      k_scale: (key_b, g, k_blocks) f32 e4m3 u8: absent: 1
+      v_scale: (key_b, g, v_blocks) f32 e4m3 u8: absent: 1
       query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
       key_start: (r+1) i32: first packed key of each sequence
       query_len: (r) i32: rows in use, at most s or the packed extent
       key_len: (r) i32: keys in use, at most t or the packed extent
       sink_logit: (h) f32: a learned term of the denominator: not scaled or capped
+      k_mean: (key_b, g, means, wide) f32: what k stands for less than; means = 1, packed r
+      q_plain: (b, s, h, wide) f32 f16 bf16: rows that q's codes stand for, in k_mean's columns
+      delta: (b, h, deltas, t) f32: for each 128 rows of a sequence, placed as block scales are
+      v_mean: (key_b, g, v_means, e) f32: v_means = 1, packed r
 
     e: extents of new outputs that no input tells.
 
@@ -1118,12 +1147,24 @@ def quant_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, o=None, lse=Non
       window_left: keys seen to the left, the row's own position counted; 0: all
       window_right: keys seen to the right, the row's own position counted; 0: all, 1: none after
           itself
-      scale: > 0; 0: 1 / sqrt(d)
+      scale: > 0; 0: 1 / sqrt(columns of q)
       softcap: > 0; 0: none
       causal: 1: window_right = 1
-      q_block: rows that share an entry of q_scale: 64 or 128; 0: all of a sequence
-      k_block: keys that share an entry of k_scale: 64 or 128; 0: all of a sequence
+      q_block: rows that share an entry of q_scale: 16, 32 or a multiple of 64; 0: all of a
+          sequence; thread_q: the run
+      k_block: keys that share an entry of k_scale, as q_block; thread_k: the run
       code_order: "plain", "v_perm16"
+      code_format: "dtype", "i4", "e2m1"
+      v_format: "dtype", "i4", "e2m1"
+      p_format: "e4m3_256", "e4m3_448", "half", "i8", "e2m1_two", "e2m1_one"
+      accumulate: "two_level", "f32", "half_64"
+      q_group: "block", "thread_q", "thread_k", "token", "channel", "micro16", "micro32",
+          "micro16_t", "micro32_t"
+      k_group: "block", "thread_q", "thread_k", "token", "channel", "micro16", "micro32",
+          "micro16_t", "micro32_t"
+      v_group: "block", "thread_q", "thread_k", "token", "channel", "micro16", "micro32",
+          "micro16_t", "micro32_t"
+      v_block: keys that share an entry of v_scale, as q_block
     """
     if ctx_or_q.__class__ is Context and ctx is None:
         call = Call(ctx_or_q, _quant_forward)
@@ -1154,31 +1195,56 @@ def quant_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, o=None, lse=Non
         call.put("key_len", 1160, key_len)
     if sink_logit is not None:
         call.put("sink_logit", 1256, sink_logit)
+    if k_mean is not None:
+        call.put("k_mean", 1352, k_mean)
+    if q_plain is not None:
+        call.put("q_plain", 1448, q_plain)
+    if delta is not None:
+        call.put("delta", 1544, delta)
+    v_v_mean = None
+    if v_mean is not None:
+        v_v_mean = call.put("v_mean", 1640, v_mean, 4)
     o = call.out("o", 680, o, lambda: (v_q[2][0], v_q[2][1], v_q[2][2], call.size("e", e, (v_v, 3,
-        0), (v_v_t, 2, 0))), v_q[1] if v_q[1] in (1, 2, 3) else 1)
+        0), (v_v_t, 2, 0), (v_v_mean, 3, 0))), v_q[1] if v_q[1] in (1, 2, 3) else 1)
     if lse is not None:
         lse = None if lse is False else call.out("lse", 776, lse, (v_q[2][0], v_q[2][2], v_q[2][1]),
             1)
     if query_max:
-        call.scalar("q", 1352, query_max, "query_max")
+        call.scalar("q", 1736, query_max, "query_max")
     if key_max:
-        call.scalar("q", 1360, key_max, "key_max")
+        call.scalar("q", 1744, key_max, "key_max")
     if window_left:
-        call.scalar("q", 1368, window_left, "window_left")
+        call.scalar("q", 1752, window_left, "window_left")
     if window_right:
-        call.scalar("q", 1376, window_right, "window_right")
+        call.scalar("q", 1760, window_right, "window_right")
     if scale:
-        call.scalar("f", 1384, scale, "scale")
+        call.scalar("f", 1768, scale, "scale")
     if softcap:
-        call.scalar("f", 1388, softcap, "softcap")
+        call.scalar("f", 1772, softcap, "softcap")
     if causal:
-        call.scalar("i", 1392, causal, "causal")
+        call.scalar("i", 1776, causal, "causal")
     if q_block:
-        call.scalar("i", 1396, q_block, "q_block")
+        call.scalar("i", 1780, q_block, "q_block")
     if k_block:
-        call.scalar("i", 1400, k_block, "k_block")
+        call.scalar("i", 1784, k_block, "k_block")
     if code_order:
-        call.enum(1404, code_order, "code_order", CodeOrder)
+        call.enum(1788, code_order, "code_order", CodeOrder)
+    if code_format:
+        call.enum(1792, code_format, "code_format", CodeFormat)
+    if v_format:
+        call.enum(1796, v_format, "v_format", CodeFormat)
+    if p_format:
+        call.enum(1800, p_format, "p_format", PFormat)
+    if accumulate:
+        call.enum(1804, accumulate, "accumulate", Accumulate)
+    if q_group:
+        call.enum(1808, q_group, "q_group", ScaleGroup)
+    if k_group:
+        call.enum(1812, k_group, "k_group", ScaleGroup)
+    if v_group:
+        call.enum(1816, v_group, "v_group", ScaleGroup)
+    if v_block:
+        call.scalar("i", 1820, v_block, "v_block")
     return call.run(o, lse)
 
 

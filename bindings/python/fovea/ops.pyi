@@ -7,10 +7,12 @@ from typing_extensions import TypedDict, Unpack
 
 from ._core import Context
 from ._types import A, Array, Float, Int, Output, Wanted
+from ._abi import Accumulate as Accumulate
 from ._abi import CodeFormat as CodeFormat
 from ._abi import CodeOrder as CodeOrder
 from ._abi import Direction as Direction
 from ._abi import EdgeKind as EdgeKind
+from ._abi import PFormat as PFormat
 from ._abi import ScaleGroup as ScaleGroup
 from ._abi import Scaling as Scaling
 from ._abi import Smooth as Smooth
@@ -18,8 +20,9 @@ from ._abi import Smooth as Smooth
 __all__ = ["attention_forward", "attention_backward", "merge_forward", "merge_backward",
            "cache_append", "cache_copy", "cache_get", "rope_forward", "rope_table_get",
            "quant_quantize", "quant_dequantize", "quant_forward", "kl_forward", "kl_backward",
-           "conv_attention_forward", "conv_attention_backward", "trace_forward", "CodeFormat",
-           "CodeOrder", "Direction", "EdgeKind", "ScaleGroup", "Scaling", "Smooth"]
+           "conv_attention_forward", "conv_attention_backward", "trace_forward", "Accumulate",
+           "CodeFormat", "CodeOrder", "Direction", "EdgeKind", "PFormat", "ScaleGroup", "Scaling",
+           "Smooth"]
 
 class _attention_forward(TypedDict, total=False):
     q_value: Array | None
@@ -422,6 +425,10 @@ class _quant_forward(TypedDict, total=False):
     query_len: Array | None
     key_len: Array | None
     sink_logit: Array | None
+    k_mean: Array | None
+    q_plain: Array | None
+    delta: Array | None
+    v_mean: Array | None
     e: Int | None
     query_max: Int
     key_max: Int
@@ -433,6 +440,17 @@ class _quant_forward(TypedDict, total=False):
     q_block: Int
     k_block: Int
     code_order: Literal["plain", "v_perm16"] | CodeOrder | Int
+    code_format: Literal["dtype", "i4", "e2m1"] | CodeFormat | Int
+    v_format: Literal["dtype", "i4", "e2m1"] | CodeFormat | Int
+    p_format: Literal["e4m3_256", "e4m3_448", "half", "i8", "e2m1_two", "e2m1_one"] | PFormat | Int
+    accumulate: Literal["two_level", "f32", "half_64"] | Accumulate | Int
+    q_group: (Literal["block", "thread_q", "thread_k", "token", "channel", "micro16", "micro32",
+        "micro16_t", "micro32_t"] | ScaleGroup | Int)
+    k_group: (Literal["block", "thread_q", "thread_k", "token", "channel", "micro16", "micro32",
+        "micro16_t", "micro32_t"] | ScaleGroup | Int)
+    v_group: (Literal["block", "thread_q", "thread_k", "token", "channel", "micro16", "micro32",
+        "micro16_t", "micro32_t"] | ScaleGroup | Int)
+    v_block: Int
 
 @overload
 def quant_forward(ctx: Context | None, q: A, k: Array, *, o: Wanted | None = ..., lse: None = ...,

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sweep over keys on Hopper's 8-bit tensor cores: o = softmax(factor q k') v, all codes e4m3.
-//   p is rounded at 2^8 p and meets v as a register operand, so v is stored transposed and permuted
-//   (v_perm16).  These products keep 13 bits of their sums: o is summed there over `Run` key tiles,
-//   then joins the f32 sums of its rows in shared memory.  That, and scales for blocks of keys, is
-//   why its consumer is not attend_sm90.cuh's.
-//   Blocks, work items and copies are those of attend_sm90.cuh (feed_sm90.cuh): a work item is
-//   64 x Groups rows of one sequence and head, a warpgroup 64 of them, a warp 16.  K and V take
-//   turns in one ring.  A work item without keys has one tile of each, of which nobody reads.
-//   Shared memory and barriers: Shared90, and the sums behind it.  Named barrier 1 + n is warpgroup
-//   n's own: it guards the values that were zeroed.
-// FlashAttention-3 (2407.08608).
+// The sweep over keys on Hopper's 8-bit tensor cores: o = softmax(factor q k') v.  q and k are e4m3
+// or i8, whose products are int32; v is e4m3.
+//   p is rounded at 256 p, or 448 p with i8, and meets v as a register operand, so v is stored
+//   transposed and permuted (v_perm16).  These products keep 13 bits of their sums: o is summed
+//   there over `Run` key tiles, then joins the f32 sums of its rows in shared memory.  That, and
+//   scales for blocks of keys, is why its consumer is not attend_sm90.cuh's. Blocks, work items and
+//   copies are those of attend_sm90.cuh (feed_sm90.cuh): a work item is 64 x Groups rows of one
+//   sequence and head, a warpgroup 64 of them, a warp 16.  K and V take turns in one ring.  A work
+//   item without keys has one tile of each, of which nobody reads. Shared memory and barriers:
+//   Shared90, and the sums behind it.  Named barrier 1 + n is warpgroup n's own: it guards the
+//   values that were zeroed.
+// FlashAttention-3 (2407.08608), SageAttention2 (2411.10958).
 #pragma once
 #include <concepts>
 
@@ -39,28 +40,77 @@ struct ByteShape90 {
 };
 
 // What a work item's codes stand for, kept in its slot by the KeySource:
-//   factor(group, key)  a score's factor in units of log2, of a warpgroup's rows and of keys from
-//                       `key` on; if `blocks` that of 64 keys, else of all
-//   value_factor        that of values
+//   dtype               of q and k
+//   row_factor(group, row)  a score's factor in units of log2: the part of fragment row `row`
+//   key_factor(key)     the part of keys from `key` on; if `blocks` of 64, else of all
+//   value_factor(column) that of a column of v, and of the next
+//   raise(call, tile, m)    what scores of packed row m lack, in units of log2
 //   column              of v transposed, where row 0 of k stands
 //   beyond              v transposed goes on past the last key
 template <class S>
 concept CodeSteps = requires(const S steps, int at) {
   { S::blocks } -> std::convertible_to<bool>;
-  { steps.factor(at, at) } -> std::same_as<float>;
-  { steps.value_factor } -> std::convertible_to<float>;
+  { S::dtype } -> std::convertible_to<int>;
+  { steps.row_factor(at, at) } -> std::same_as<float>;
+  { steps.key_factor(at) } -> std::same_as<float>;
+  { steps.value_factor(at) } -> std::same_as<float2>;
   { steps.column } -> std::convertible_to<int>;
   { steps.beyond } -> std::convertible_to<bool>;
 };
 
-// The online softmax of block/softmax.cuh with weights of 2^8 p and a factor for each part of a
-// tile's keys; m in units of log2.
+// Products of a tile and the weights they become.  int32 sums and floats share registers.
+template <int Dtype, int N>
+struct ScoreTile {
+  float x[1][N][4];
+  __device__ auto& products() { return x; }
+  static constexpr float hidden = kNegativeInfinity;
+};
+// An int32 below 2^22 plus kMagic are the bits of the float 1.5 * 2^23 + x, and `hidden` plus
+// kMagic those of -inf.  An instruction that converts runs at half that rate.
+template <int N>
+struct ScoreTile<FOVEA_I8, N> {
+  float x[1][N][4];
+  int32_t sums[1][N][4];
+  __device__ auto& products() { return sums; }
+  static constexpr int32_t kMagic = 0x4b400000,
+                           hidden = static_cast<int32_t>(0xff800000u - 0x4b400000u);
+  static constexpr float kOffset = 12582912;
+  __device__ static float to_float(int32_t sum) { return __int_as_float(sum + kMagic) - kOffset; }
+};
+
+// The factors of a tile's scores, one for all keys or one for every 64.  They are loaded where
+// products run, and found where these were waited for.
+template <int Parts>
+struct ScoreFactors {
+  float of[Parts], row;
+
+  template <class Steps>
+  __device__ void load(const Steps& steps, int key) {
+#pragma unroll
+    for (int part = 0; part < Parts; ++part) of[part] = steps.key_factor(key + part * 64);
+  }
+  // A factor of 0 would turn masked scores into NaN.
+  __device__ void find() {
+#pragma unroll
+    for (int part = 0; part < Parts; ++part) {
+      asm volatile("" : "+f"(of[part]));
+      of[part] *= row;
+      if (of[part] == 0.f) of[part] = 0x1p-126f;
+    }
+  }
+};
+
+// The online softmax of block/softmax.cuh with weights of 2^8 p, or 448 p, and a factor for each
+// part of a tile's keys; m in units of log2.
+template <int Dtype>
 struct LiftedSoftmax {
-  static constexpr float kLift = 8;
+  static constexpr float kLift = Dtype == FOVEA_I8 ? 8.807354922f : 8;
   float m[2] = {kNegativeInfinity, kNegativeInfinity}, l[2] = {};
 
   template <int N, int Parts>
-  __device__ void weigh(float (&x)[N][4], float (&alpha)[2], const float (&factor)[Parts]) {
+  __device__ void weigh(ScoreTile<FOVEA_E4M3, N>& tile, float (&alpha)[2],
+                        const float (&factor)[Parts]) {
+    float(&x)[N][4] = tile.x[0];
     constexpr int each = N / Parts;
     // Both rows together at every stage: their chains hide one another's latency.
     float top[2] = {m[0], m[1]}, base[2], sum[2] = {};
@@ -82,17 +132,7 @@ struct LiftedSoftmax {
                                            fmaxf(most[2][half], most[3][half])) *
                                          factor[part]);
     }
-#pragma unroll
-    for (int step = 1; step < 4; step *= 2)
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-        top[half] = fmaxf(top[half], __shfl_xor_sync(~0u, top[half], step));
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      base[half] = top[half] == kNegativeInfinity ? 0.f : top[half] - kLift;
-      alpha[half] = exp2_fast(m[half] - kLift - base[half]);
-      m[half] = top[half];
-    }
+    move(top, alpha, base);
 #pragma unroll
     for (int j = 0; j < N; ++j)
 #pragma unroll
@@ -105,6 +145,67 @@ struct LiftedSoftmax {
       }
 #pragma unroll
     for (int half = 0; half < 2; ++half) l[half] = fmaf(l[half], alpha[half], sum[half]);
+  }
+
+  // The same of int32 sums, their maxima taken three at a time.
+  template <int N, int Parts>
+  __device__ void weigh(ScoreTile<FOVEA_I8, N>& tile, float (&alpha)[2],
+                        const float (&factor)[Parts]) {
+    using Tile = ScoreTile<FOVEA_I8, N>;
+    const int32_t(&sums)[N][4] = tile.sums[0];
+    float(&x)[N][4] = tile.x[0];
+    constexpr int each = N / Parts;
+    float top[2] = {m[0], m[1]}, base[2], sum[2] = {};
+#pragma unroll
+    for (int part = 0; part < Parts; ++part) {
+      int32_t most[4][2];
+#pragma unroll
+      for (int j = 0; j < each; ++j)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          const int32_t(&pair)[4] = sums[part * each + j];
+          most[j % 4][half] =
+              j < 4 ? max(pair[2 * half], pair[2 * half + 1])
+                    : __vimax3_s32(most[j % 4][half], pair[2 * half], pair[2 * half + 1]);
+        }
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int32_t largest =
+            max(max(most[0][half], most[1][half]), max(most[2][half], most[3][half]));
+        top[half] = fmaxf(top[half], Tile::to_float(largest) * factor[part]);
+      }
+    }
+    move(top, alpha, base);
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float pair[2];
+#pragma unroll
+        for (int c = 0; c < 2; ++c)
+          pair[c] =
+              exp2_fast(fmaf(Tile::to_float(sums[j][2 * half + c]), factor[j / each], -base[half]));
+        x[j][2 * half] = pair[0], x[j][2 * half + 1] = pair[1];
+        sum[half] += pair[0] + pair[1];
+      }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) l[half] = fmaf(l[half], alpha[half], sum[half]);
+  }
+
+ private:
+  // m becomes the quad's `top`.
+  __device__ void move(float (&top)[2], float (&alpha)[2], float (&base)[2]) {
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        top[half] = fmaxf(top[half], __shfl_xor_sync(~0u, top[half], step));
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      base[half] = top[half] == kNegativeInfinity ? 0.f : top[half] - kLift;
+      alpha[half] = exp2_fast(m[half] - kLift - base[half]);
+      m[half] = top[half];
+    }
   }
 };
 
@@ -150,6 +251,9 @@ struct ByteConsumer90 {
   using KeyState = typename Shared::KeyState;
   static constexpr ByteLayout90<Shape, Source> layout = ByteLayout90<Shape, Source>();
   static_assert(layout.bytes <= Shape::shared_bytes);
+  static constexpr int Dtype = Source::Steps::dtype;
+  using Softmax = LiftedSoftmax<Dtype>;
+  const typename Source::Call& call;
   const Attend& a;
   const Epilogue& epilogue;
   const Shared& shared;
@@ -180,27 +284,21 @@ struct ByteConsumer90 {
     const int row = tile.begin + group * 64 + sm90::uniform(threadIdx.x / 32) % 4 * 16;
     const WindowMask& mask = work.mask;
     const int full_begin = mask.begin, full_end = mask.end;
-    LiftedSoftmax state;
-    float x[1][BN / 8][4], o[E / 8][4], alpha[2];
+    Softmax state;
+    ScoreTile<Dtype, BN / 8> x;
+    float o[E / 8][4], alpha[2];
     uint32_t p[BN / 32][4];
     float behind[2] = {1.f, 1.f};  // what the sums in shared memory are to be multiplied with
     bool kept = false;             // there are any
 
-    // A factor of 0 would turn masked scores into NaN.
-    const auto positive = [](float factor) { return factor == 0.f ? 0x1p-126f : factor; };
     constexpr bool blocks = Source::Steps::blocks;
-    constexpr int Parts = blocks ? BN / 64 : 1;
-    float factor[Parts];
-    const auto find_factor = [&](int n) {
-#pragma unroll
-      for (int part = 0; part < Parts; ++part)
-        factor[part] = positive(work.factor(group, min(n * BN + part * 64, work.tile.keys - 1)));
-    };
+    ScoreFactors<blocks ? BN / 64 : 1> factor;
+    factor.row = work.row_factor(group, row + threadIdx.x % 32 / 4);
     const auto scores = [&](KeyState k) {
       shared.key_pipe().wait(k);
       sm90::fence();
-      sm90::byte_product<FOVEA_E4M3, D, TileQ, TileK>(x[0], q_rows,
-                                                      TileK::descriptor(shared.keys(k)));
+      sm90::byte_product<Dtype, D, TileQ, TileK>(x.products()[0], q_rows,
+                                                 TileK::descriptor(shared.keys(k)));
       sm90::commit();
     };
     const auto values = [&](KeyState v, bool accumulate) {
@@ -209,28 +307,29 @@ struct ByteConsumer90 {
       sm90::commit();
     };
     const auto weigh = [&](int n) {
-      if (blocks) find_factor(n);
-      if (n < full_begin || n >= full_end) mask.apply(x, n * BN, row);
-      state.weigh(x[0], alpha, factor);
+      if (blocks) factor.find();
+      if (n < full_begin || n >= full_end) mask.apply(x.products(), n * BN, row, x.hidden);
+      state.weigh(x, alpha, factor.of);
     };
     const auto step = [&](int n, bool accumulate) {
       KeyState v = at;
       v.next();
       scores(at);
       values(v, accumulate);
+      if (blocks) factor.load(work, n * BN);
       sm90::wait<1>();
-      sm90::pin(x[0]);
+      sm90::pin(x.products()[0]);
       shared.key_pipe().release(at);
       at = v, at.next();
       weigh(n);
       // ptxas moves a wait above arithmetic, here the whole softmax that is to run beside the
       // second product, but not above a branch: this barrier was passed before.
-      sm90::pin(x[0]);
+      sm90::pin(x.x[0]);
       shared.key_pipe().wait(v);
       sm90::wait<0>();
       sm90::pin(o);
       shared.key_pipe().release(v);
-      sm90::pack_codes(p, x[0]);
+      sm90::pack_codes(p, x.x[0]);
 #pragma unroll
       for (int j = 0; j < E / 8; ++j)
 #pragma unroll
@@ -243,14 +342,15 @@ struct ByteConsumer90 {
 #pragma unroll
       for (int c = 0; c < 4; ++c) o[j][c] = 0.f;
     if (first <= last) {
-      find_factor(last);
       scores(at);
+      factor.load(work, last * BN);
       sm90::wait<0>();
-      sm90::pin(x[0]);
+      sm90::pin(x.products()[0]);
       shared.key_pipe().release(at);
       at.next();
+      if (!blocks) factor.find();
       weigh(last);
-      sm90::pack_codes(p, x[0]);
+      sm90::pack_codes(p, x.x[0]);
       // What lies past the tensor reads as zero.
       if (sm90::uniform(work.zero_tail && work.beyond)) {
         KeyState v = at;
@@ -288,7 +388,7 @@ struct ByteConsumer90 {
       pass(), pass();
     }
 
-    store(work, row, state, o, first <= last ? work.value_factor : 0.f, kept, behind);
+    store(work, row, state, o, first <= last, kept, behind);
   }
 
   // The next stage is not needed, or not any more.
@@ -299,23 +399,27 @@ struct ByteConsumer90 {
   }
 
   // `behind`: what the sums in shared memory are to be multiplied with, if any are `kept` there.
-  __device__ __forceinline__ void store(const Slot& work, int row, const LiftedSoftmax& state,
-                                        float (&o)[E / 8][4], float v_scale, bool kept,
+  __device__ __forceinline__ void store(const Slot& work, int row, const Softmax& state,
+                                        float (&o)[E / 8][4], bool any, bool kept,
                                         const float (&behind)[2]) const {
     const RowTile& tile = work.tile;
-    // Rows that saw nothing stay 0 whatever the scale is.
     const float sum[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
-    const float scale[2] = {sum[0] == 0.f ? 0.f : v_scale, sum[1] == 0.f ? 0.f : v_scale};
 #pragma unroll
     for (int j = 0; j < E / 8; ++j) {
       const float4 at = kept ? sums[j * 128] : make_float4(0.f, 0.f, 0.f, 0.f);
       const float below[4] = {at.x, at.y, at.z, at.w};
+      const float2 factor = any ? work.value_factor(j * 8 + threadIdx.x % 4 * 2) : float2{};
+      // Rows that saw nothing stay 0 whatever the scale is.
 #pragma unroll
-      for (int c = 0; c < 4; ++c) o[j][c] = fmaf(below[c], behind[c / 2], o[j][c]) * scale[c / 2];
+      for (int c = 0; c < 4; ++c)
+        o[j][c] = fmaf(below[c], behind[c / 2], o[j][c]) * (sum[c / 2] == 0.f ? 0.f
+                                                            : c % 2           ? factor.y
+                                                                              : factor.x);
     }
     each_row<1>(row, [&](int, int half, int m) {
-      const float top = state.m[half] - LiftedSoftmax::kLift;
       const bool valid = m < tile.count;
+      float top = state.m[half] - Softmax::kLift;
+      if constexpr (requires { work.raise(call, tile, m); }) top += work.raise(call, tile, m);
       if (a.o_dtype == FOVEA_BF16)
         epilogue.template store<FOVEA_BF16>(a, tile, m, valid, 0, top, sum[half], o, half);
       else
@@ -345,7 +449,8 @@ __global__ void __launch_bounds__(Shape::threads, 1)
                                                                                   schedule);
   } else {
     sm90::setmaxnreg_inc<Shape::consumer_regs>();
-    ByteConsumer90<Shape, Source, Epilogue>{attend_in(call), epilogue, shared, warp / 4 - 1}.run();
+    ByteConsumer90<Shape, Source, Epilogue>{call, attend_in(call), epilogue, shared, warp / 4 - 1}
+        .run();
   }
 }
 

@@ -9,7 +9,8 @@
 //   | policy    | what it decides                   | here and in the operations             |
 //   | KeySource | which key tiles, where a key lies | WindowKeys; key blocks; strip and halo |
 //   | Score     | the logits of a tile              | dot, scaled codes, convolution, two q  |
-//   | Epilogue  | what becomes of a finished row    | WholeEpilogue: o and lse, or partials  |
+//   | Epilogue  | what becomes of a finished row    | WholeEpilogue: o and lse, or partials; |
+//   |           |                                   | columns(): what o's columns add        |
 //
 // A source places keys one by one, so contiguous keys and pages are the same to the loop.
 // Source: FlashAttention-2 (2307.08691).
@@ -250,6 +251,7 @@ __device__ __forceinline__ void attend_simt(const FmaTiles<R>& tiles, const Keys
     const RowPlace to = epilogue.place(m);
     if (threadIdx.x % 16 == 0 && to.lse) *to.lse = end.lse();
     const float factor = epilogue.factor(m, end);
+    if constexpr (requires { epilogue.columns(o, r, m, end); }) epilogue.columns(o, r, m, end);
     if (to.o) store_columns(to.o, to.dtype, to.at, to.step, score.width, factor, o, r);
   }
 }

@@ -292,8 +292,9 @@ struct WindowMask {
         if (key + c % 2 >= high[c / 2] || key + c % 2 < low[c / 2]) x[0][j][c] = kNegativeInfinity;
     }
   }
-  template <int M, int N>
-  __device__ void apply(float (&x)[M][N][4], int key, int row) const {
+  // hidden: what x of a pair becomes that is not seen.
+  template <int M, int N, class T>
+  __device__ void apply(T (&x)[M][N][4], int key, int row, T hidden = kNegativeInfinity) const {
     const int lane_key = key + threadIdx.x % 4 * 2;
     each_row<M>(row, [&](int i, int half, int m) {
       const int p = tile.query(m) + tile.shift;
@@ -302,14 +303,14 @@ struct WindowMask {
       for (int j = 0; j < N; ++j)
 #pragma unroll
         for (int c = 0; c < 2; ++c)
-          if (j * 8 + c >= high) x[i][j][2 * half + c] = kNegativeInfinity;
+          if (j * 8 + c >= high) x[i][j][2 * half + c] = hidden;
       if (left <= 0) return;
       const int low = p - left + 1 - lane_key;
 #pragma unroll
       for (int j = 0; j < N; ++j)
 #pragma unroll
         for (int c = 0; c < 2; ++c)
-          if (j * 8 + c < low) x[i][j][2 * half + c] = kNegativeInfinity;
+          if (j * 8 + c < low) x[i][j][2 * half + c] = hidden;
     });
   }
 };

@@ -240,6 +240,13 @@ __device__ inline void pin(float (&d)[N][M]) {
 #pragma unroll
     for (int c = 0; c < M; ++c) asm volatile("" : "+f"(d[j][c])::"memory");
 }
+template <int N, int M>
+__device__ inline void pin(int32_t (&d)[N][M]) {
+#pragma unroll
+  for (int j = 0; j < N; ++j)
+#pragma unroll
+    for (int c = 0; c < M; ++c) asm volatile("" : "+r"(d[j][c])::"memory");
+}
 
 __device__ inline uint64_t descriptor(uint32_t address, uint32_t panel_bytes = 16,
                                       uint32_t octet_bytes = 1024) {
@@ -355,8 +362,8 @@ __device__ inline void tma_load_bytes(uint32_t to, const CUtensorMap& map, uint3
 }
 
 // d = A B' over Depth, both tiles [row][k].
-template <int Dtype, int Depth, class TileA, class TileB, int N>
-__device__ inline void byte_product(float (&d)[N][4], uint64_t a, uint64_t b) {
+template <int Dtype, int Depth, class TileA, class TileB, class Sum, int N>
+__device__ inline void byte_product(Sum (&d)[N][4], uint64_t a, uint64_t b) {
 #pragma unroll
   for (int k = 0; k < Depth / 32; ++k)
     Wgmma<Dtype, N * 8>::ss(d, a + TileA::step(k), b + TileB::step(k), k != 0);

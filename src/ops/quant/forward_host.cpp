@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // quant_forward on the CPU: the recipe of the header over f32 copies of the codes.
 //   An item of work is (sequence, head, tile of 64 rows).  It walks tiles of 128 keys from the last
-//   to the first: x = k q' (rows in lanes, scales folded into both), softmax, p to e4m3 of 256 p,
-//   o = shrink o + p' v.  What an item does depends on shapes and lengths alone.
-//   FlashAttention-3 (2407.08608).
+//   to the first: x = k q' (rows in lanes, scales folded into both) + delta + row constant,
+//   softmax, p rounded as p_format says, o = shrink o + p' v.  What an item does depends on shapes
+//   and lengths alone. FlashAttention-3 (2407.08608), SageAttention (2410.02367, 2411.10958,
+//   2505.11594).
 #include <cmath>
 
 #include "core/convert.h"
@@ -23,7 +24,7 @@ struct ForwardPlan {
   QuantAttend a;
   int64_t e_pad;
   host::RowTiles tiles;
-  Slot<float> q, x, o, k, v;  // within a worker's bytes
+  Slot<float> q, x, o, k, v, part;  // within a worker's bytes
   host::WorkerScratch scratch;
 };
 
@@ -36,10 +37,20 @@ float rounded_code(float x) {
   return x < kSmallest ? small : normal;  // a NaN stays
 }
 
-// Codes of a row as floats that lie `step` apart, times `scale`.
-void load_codes(const E4m3* from, int64_t stride, int64_t count, float scale, float* to,
-                int64_t step = 1) {
-  for (int64_t c = 0; c < count; ++c) to[c * step] = to_float(from[c * stride]) * scale;
+// Codes of a row as floats that lie `step` apart, times their scales and `factor`.
+void load_codes(const CodeRow& from, int64_t count, const ScaleRow& scales, int64_t i, float factor,
+                float* to, int64_t step = 1) {
+  if (scales.axis.micro()) {
+    for (int64_t c = 0; c < count; ++c) to[c * step] = from[c] * scales(i, c) * factor;
+    return;
+  }
+  factor *= scales(i, 0);
+  if (from.kind == ValueKind::e4m3) {
+    const E4m3* codes = static_cast<const E4m3*>(from.base) + from.at;
+    for (int64_t c = 0; c < count; ++c) to[c * step] = to_float(codes[c * from.stride]) * factor;
+  } else {
+    for (int64_t c = 0; c < count; ++c) to[c * step] = from[c] * factor;
+  }
 }
 
 class Tile : host::RowTile {
@@ -74,35 +85,91 @@ class Tile : host::RowTile {
     const ScaleRow scales = plan_.a.q_scales(seq_, r_, head_);
     std::fill_n(q_, a_.d * lanes, 0.0f);
     for (int64_t i = 0; i < count; ++i)
-      load_codes(a_.q.as<E4m3>() + host::row_offset(a_.q, seq_, first_ + i, head_), a_.q.stride[3],
-                 a_.d, a_.score.scale * scales[first_ + i], q_ + i, lanes);
+      load_codes(plan_.a.q_codes(seq_, seq_.row_begin + first_ + i, head_), a_.d, scales,
+                 first_ + i, a_.score.scale, q_ + i, lanes);
+    shifts_ = plan_.a.shifts();
+    for (int64_t i = 0; shifts_ && i < count; ++i)
+      shift_[i] = a_.score.scale * plan_.a.mean_dot(seq_, r_, head_, first_ + i);
   }
 
   void load_keys(int64_t first, int64_t keys) {
     const int64_t g = key_head(), e_pad = plan_.e_pad;
-    const ScaleRow scales = plan_.a.k_scales(seq_, r_, g);
-    const E4m3 *k = a_.k.as<E4m3>(), *v = plan_.a.values().as<E4m3>();
+    const ScaleRow scales = plan_.a.k_scales(seq_, r_, g), of_v = plan_.a.v_scales(seq_, r_, g);
+    const void* values = plan_.a.values().data;
+    const int64_t step = plan_.a.value_stride();
     for (int64_t j = 0; j < keys; ++j) {
-      const int64_t at = seq_.key_batch * a_.k.stride[0] +
-                         (seq_.key_begin + first + j) * a_.k.stride[1] + g * a_.k.stride[2];
-      load_codes(k + at, a_.k.stride[3], a_.d, scales[first + j], k_ + j * a_.d);
-      load_codes(v + plan_.a.value_at(seq_, r_, g, first + j), plan_.a.value_stride(), a_.e, 1,
-                 v_ + j * e_pad);
-      std::fill_n(v_ + j * e_pad + a_.e, e_pad - a_.e, 0.0f);
+      load_codes(plan_.a.k_codes(seq_, g, first + j), a_.d, scales, first + j, 1, k_ + j * a_.d);
+      const int64_t at = plan_.a.value_at(seq_, r_, g, first + j);
+      float* to = v_ + j * e_pad;
+      for (int64_t c = 0; c < a_.e; ++c) to[c] = code_value(plan_.a.v_kind, values, at + c * step);
+      for (int64_t c = 0; !plan_.a.v_scale_last() && c < a_.e; ++c)
+        to[c] *= plan_.a.value_scale(of_v, first + j, c);
+      std::fill_n(to + a_.e, e_pad - a_.e, 0.0f);
+    }
+  }
+
+  // delta and the row constant.
+  void add_terms(int64_t first, int64_t keys) {
+    if (plan_.a.delta)
+      for (int64_t i = 0; i < count; ++i) {
+        const float* delta = plan_.a.delta_of(seq_, r_, head_, first_ + i);
+        for (int64_t j = 0; j < keys; ++j)
+          x_[j * lanes + i] += a_.score.scale * delta[(first + j) * plan_.a.delta.stride[3]];
+      }
+    if (shifts_)
+      for (int64_t j = 0; j < keys; ++j)
+        for (int64_t i = 0; i < count; ++i) x_[j * lanes + i] += shift_[i];
+  }
+
+  void round_weights(int64_t keys) {
+    const int32_t format = plan_.a.p_format;
+    const int64_t run = weight_run(format);
+    if (format == FOVEA_P_FORMAT_E4M3_256 || format == FOVEA_P_FORMAT_E4M3_448) {
+      const float lift = weight_lift(format);
+      for (int64_t i = 0; i < keys * lanes; ++i) x_[i] = rounded_code(x_[i] * lift);
+      return;
+    }
+    for (int64_t j = 0; j < keys; j += run)
+      for (int64_t i = 0; i < lanes; ++i) {
+        const int64_t last = std::min(j + run, keys);
+        float most = 0;
+        for (int64_t n = j; n < last; ++n) most = std::max(most, x_[n * lanes + i]);
+        for (int64_t n = j; n < last; ++n)
+          x_[n * lanes + i] = rounded_weight(format, x_[n * lanes + i], most);
+      }
+  }
+
+  // o = shrink o + p v; the sums of each 64 keys rounded to f16 first, if those are asked for.
+  void add_values(int64_t keys, const float* shrink) {
+    const int64_t e_pad = plan_.e_pad;
+    if (plan_.a.accumulate != FOVEA_ACCUMULATE_HALF_64) {
+      simd_.gemm({count, e_pad, keys, x_, lanes, v_, e_pad, o_, e_pad, shrink, true, true});
+      return;
+    }
+    for (int64_t n = (keys - 1) / 64 * 64; n >= 0; n -= 64) {
+      simd_.gemm({count, e_pad, std::min<int64_t>(keys - n, 64), x_ + n * lanes, lanes,
+                  v_ + n * e_pad, e_pad, part_, e_pad, nullptr, true, false});
+      for (int64_t i = 0; i < count; ++i)
+        for (int64_t c = 0; c < e_pad; ++c) {
+          const float sum = to_float(from_float<F16>(part_[i * e_pad + c]));
+          float& o = o_[i * e_pad + c];
+          o = n + 64 >= keys ? o * shrink[i] + sum : o + sum;
+        }
     }
   }
 
   void visit(int64_t first) {
-    const int64_t keys = std::min(kKeys, seq_.keys - first), e_pad = plan_.e_pad;
+    const int64_t keys = std::min(kKeys, seq_.keys - first);
     load_keys(first, keys);
     simd_.gemm({keys, lanes, a_.d, k_, a_.d, q_, lanes, x_, lanes, nullptr, false, false});
+    add_terms(first, keys);
     if (a_.score.softcap > 0) simd_.softcap(keys * lanes, x_, a_.score.softcap, nullptr);
     const host::LocalSeen local(*this, first, keys);
     simd_.mask(keys, lanes, x_, local.low, local.high, local.first_low, local.first_high);
     float shrink[kRows];
     simd_.softmax(keys, lanes, x_, top_, sum_, shrink);
-    for (int64_t i = 0; i < keys * lanes; ++i) x_[i] = rounded_code(x_[i] * kLift);
-    simd_.gemm({count, e_pad, keys, x_, lanes, v_, e_pad, o_, e_pad, shrink, true, true});
+    round_weights(keys);
+    add_values(keys, shrink);
   }
 
   // The sink logit enters here, once.
@@ -115,15 +182,23 @@ class Tile : host::RowTile {
       if (high != -kInf) sum = sum * factor + std::exp(sink - high);
       top = high;
     }
-    const double v_scale = sum == 0 ? 0 : plan_.a.v_scale_of(seq_, r_, key_head());
-    factor = sum == 0 || factor == 0 ? 0 : factor * v_scale / (kLift * sum);
+    const double lift = weight_lift(plan_.a.p_format);
+    const bool none = sum == 0 || factor == 0;
+    const ScaleRow scales = plan_.a.v_scales(seq_, r_, key_head());
+    const double share = none ? 0 : factor * sum_[i] / sum;  // of l that keys have
+    const float* mean =
+        plan_.a.v_mean && share > 0 ? plan_.a.v_mean_of(seq_, r_, key_head()) : nullptr;
+    factor = none ? 0 : factor / (lift * sum);
     const int64_t to = host::row_offset(a_.o, seq_, first_ + i, head_);
     const float* from = o_ + i * plan_.e_pad;
+    const bool last = plan_.a.v_scale_last();
     with_fp(a_.o_dtype, [&](auto o) {
       using O = decltype(o);
-      for (int64_t c = 0; c < a_.e; ++c)
-        a_.o.as<O>()[to + c * a_.o.stride[3]] =
-            from_float<O>(factor == 0 ? 0 : static_cast<float>(from[c] * factor));
+      for (int64_t c = 0; c < a_.e; ++c) {
+        double y = none ? 0 : from[c] * factor * (last ? scales(0, c) : 1);
+        if (mean) y += share * mean[c * plan_.a.v_mean.stride[3]];
+        a_.o.as<O>()[to + c * a_.o.stride[3]] = from_float<O>(static_cast<float>(y));
+      }
     });
     if (a_.lse)
       host::row_slot(a_.lse, seq_, head_, first_ + i) =
@@ -138,7 +213,9 @@ class Tile : host::RowTile {
   const Attend& a_ = plan_.a.attend;
   float *const q_ = plan_.q.at(room_), *const x_ = plan_.x.at(room_), *const o_ = plan_.o.at(room_);
   float *const k_ = plan_.k.at(room_), *const v_ = plan_.v.at(room_);
-  float top_[kRows], sum_[kRows];
+  float* const part_ = plan_.part.at(room_);
+  float top_[kRows], sum_[kRows], shift_[kRows];
+  bool shifts_ = false;
 };
 
 struct Forward {
@@ -168,6 +245,7 @@ Text offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
   p.q = worker.add<float>(kRows * call.d), p.k = worker.add<float>(kKeys * call.d);
   p.x = worker.add<float>(kRows * kKeys);
   p.o = worker.add<float>(kRows * p.e_pad), p.v = worker.add<float>(kKeys * p.e_pad);
+  if (a.accumulate == FOVEA_ACCUMULATE_HALF_64) p.part = worker.add<float>(kRows * p.e_pad);
   p.tiles = host::RowTiles(call.sequences.count, call.h, plan.workspace);
   const int64_t items = host::RowTiles::most(call.sequences, call.h);
   p.scratch = host::WorkerScratch(ctx, static_cast<double>(items), worker, plan.workspace);

@@ -16,18 +16,23 @@ namespace {
 
 using namespace cuda;
 
-// Every row of forward.inc in this build, narrow widths first.
-const std::vector<QuantInstance90>& instances() {
+// Every row of forward.inc and of forward_i8.inc in this build, narrow widths first.
+const std::vector<QuantInstance90>& instances(ValueKind kind) {
   static const std::vector<QuantInstance90> rows = {
 #define FOVEA_INSTANCE(...) quant_sm90_instance<QuantConfig90 __VA_ARGS__>(),
 #include "instances/quant_forward_sm90.inc"
 #undef FOVEA_INSTANCE
   };
-  return rows;
+  static const std::vector<QuantInstance90> integers = {
+#define FOVEA_INSTANCE(...) quant_sm90_instance<QuantConfig90 __VA_ARGS__>(),
+#include "instances/quant_forward_i8_sm90.inc"
+#undef FOVEA_INSTANCE
+  };
+  return kind == ValueKind::i8 ? integers : rows;
 }
 
-const QuantInstance90* find(const Attend& a) {
-  for (const QuantInstance90& row : instances())
+const QuantInstance90* find(const Attend& a, ValueKind kind) {
+  for (const QuantInstance90& row : instances(kind))
     if (a.d <= row.width && a.e <= row.width) return &row;
   return nullptr;
 }
@@ -68,18 +73,59 @@ QuantWork work_of(const Context& ctx, const QuantAttend& a, const QuantInstance9
   return {{row_tiles, call.h, 1, 1, causal}, order, {static_cast<int32_t>(order.items()), nullptr}};
 }
 
+// "" or what is not FlashAttention-3's.
+Text float_refuses(const QuantAttend& a) {
+  if (a.kind != ValueKind::e4m3) return "q and k are not e4m3";
+  if (a.p_format != FOVEA_P_FORMAT_E4M3_256) return "p_format is not FOVEA_P_FORMAT_E4M3_256";
+  if (a.k_mean) return reason_given("k_mean");
+  const auto blocks = [](const ScaleAxis& axis) {
+    return axis.group == FOVEA_SCALE_GROUP_BLOCK &&
+           (axis.block == 0 || axis.block == 64 || axis.block == kCodeRun);
+  };
+  if (!blocks(a.q_axis) || !blocks(a.k_axis)) return "scales are not of blocks of 0, 64 or 128";
+  if (a.v_axis.group != FOVEA_SCALE_GROUP_BLOCK) return "v_group is not block";
+  return "";
+}
+
+// "" or what is not SageAttention2's.
+Text integer_refuses(const QuantAttend& a) {
+  if (a.kind != ValueKind::i8) return "q and k are not i8";
+  if (a.p_format != FOVEA_P_FORMAT_E4M3_448) return "p_format is not FOVEA_P_FORMAT_E4M3_448";
+  const auto shifts = [](const ScaleAxis& axis, int64_t least) {
+    const bool groups = axis.group <= FOVEA_SCALE_GROUP_THREAD_K;
+    return groups && (!axis.block || (axis.block >= least && !(axis.block & (axis.block - 1))));
+  };
+  if (!shifts(a.q_axis, 16)) return "q_group is neither block nor thread_q of 0 or a power of two";
+  if (!shifts(a.k_axis, 64))
+    return "k_group is neither block nor thread_k of 0 or a power of two from 64 on";
+  if (!a.q_axis.scale || !a.k_axis.scale) return "q_scale or k_scale is not given";
+  if (!a.shifts()) return "";
+  if (!chunked(a.k_mean, 4, 4)) return reason_rows("k_mean");
+  const size_t bytes = a.q_plain_dtype == FOVEA_F32 ? 4 : 2;
+  if (a.q_plain && !chunked(a.q_plain, bytes, static_cast<int>(16 / bytes)))
+    return reason_rows("q_plain");
+  return "";
+}
+
+template <Text (*Refuses)(const QuantAttend&)>
 Text offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
   const Attend& call = a.attend;
   if (Text why = hopper_refuses(ctx, call.sequences); !why.empty()) return why;
   if (!a.v_t || !a.permuted)
     return "v_t of code_order FOVEA_CODE_ORDER_V_PERM16 is not given, wanted in place of v";
   if (call.score.softcap > 0) return reason_given("softcap");
+  if (Text why = Refuses(a); !why.empty()) return why;
+  if (a.v_kind != ValueKind::e4m3) return "v_t is not e4m3";
+  if (a.v_axis.block || a.v_axis.micro_t()) return "v_scale is not one of all keys";
+  if (a.delta) return reason_given("delta");
+  if (a.v_mean) return reason_given("v_mean");
   if (!call.h || !call.sequences.count || !call.t || !call.s)
     return "there are no rows, keys or heads";
   if (Text why = refuse_width("d", call.d, 16); !why.empty()) return why;
   if (Text why = refuse_width("e", call.e, 8); !why.empty()) return why;
-  const QuantInstance90* row = find(call);
-  if (!row) return no_instance(FOVEA_E4M3, "d", call.d, "e", call.e);
+  const QuantInstance90* row = find(call, a.kind);
+  if (!row)
+    return no_instance(a.kind == ValueKind::i8 ? FOVEA_I8 : FOVEA_E4M3, "d", call.d, "e", call.e);
   const size_t o_bytes = static_cast<size_t>(dtype_bytes(call.o_dtype));
   if (!chunked(call.o, o_bytes, static_cast<int>(16 / o_bytes))) return reason_rows("o");
   if (call.sequences.count * call.h * ceil_div(call.sequences.query_max, row->rows) > kIndexMax)
@@ -98,6 +144,7 @@ Text offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
 
 }  // namespace
 
-extern const Kernel<QuantAttend> quant_forward_sm90 = {"sm90", offer};
+extern const Kernel<QuantAttend> quant_forward_sm90 = {"sm90", offer<float_refuses>};
+extern const Kernel<QuantAttend> quant_forward_sm90_i8 = {"sm90_i8", offer<integer_refuses>};
 
 }  // namespace fovea

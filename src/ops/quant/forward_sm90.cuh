@@ -15,10 +15,11 @@ template <bool Blocks, int Groups>
 struct CodeTiles : SeenTiles {
   using Call = QuantAttend;
   static constexpr bool reads_device = true, blocks = Blocks;
-  ScaleRow keys;
-  float row_factor[Groups];  // with the score's scale, in units of log2
-  float key_factor, value_factor;
-  int column;
+  static constexpr int dtype = FOVEA_E4M3;
+  BlockScales keys;
+  float row_factors[Groups];  // with the score's scale, in units of log2
+  float first_key_factor, values;
+  int column, last_key;
   bool beyond;
 
   __device__ void start(const QuantAttend& call, const RowTile& tile, int, WindowMask&) {
@@ -27,16 +28,23 @@ struct CodeTiles : SeenTiles {
     column = static_cast<int>(call.v_column(r) - seq.key_begin);
     beyond = call.v_column(r) + tile.keys < call.padded;
     if (tile.keys <= 0) return;  // nor are there scales
+    last_key = tile.keys - 1;
     const float scale = call.attend.score.scale * kLog2E;
-    const ScaleRow rows = call.q_scales(seq, r, tile.rows.g);
+    const BlockScales rows = call.q_blocks(seq, r, tile.rows.g);
 #pragma unroll 1
     for (int group = 0; group < Groups; ++group)
-      row_factor[group] = scale * rows[min(tile.begin + group * 64, tile.count - 1)];
-    keys = call.k_scales(seq, r, g), key_factor = keys[0];
-    value_factor = call.v_scale_of(seq, r, g);
+      row_factors[group] = scale * rows[min(tile.begin + group * 64, tile.count - 1)];
+    keys = call.k_blocks(seq, r, g), first_key_factor = keys[0];
+    values = call.v_scale_of(seq, r, g);
   }
-  __device__ float factor(int group, int key) const {
-    return row_factor[group] * (Blocks ? keys[key] : key_factor);
+  __device__ float row_factor(int group, int) const {
+    return row_factors[group];
+  }
+  __device__ float key_factor(int key) const {
+    return Blocks ? keys[min(key, last_key)] : first_key_factor;
+  }
+  __device__ float2 value_factor(int) const {
+    return {values, values};
   }
 };
 
@@ -53,7 +61,7 @@ QuantInstance90 quant_sm90_instance() {
           ctx, "quant_forward", blocks, Shape::threads, byte_shared_bytes<Shape, Source>, a,
           work.grid, maps, work.order, work.schedule, DirectEpilogue());
     };
-    a.k_block ? run.template operator()<true>() : run.template operator()<false>();
+    a.k_axis.block ? run.template operator()<true>() : run.template operator()<false>();
   };
   return {C.d, Shape::BM, C.keys, Shape::TileK::Panel, Shape::TileV::Panel, launcher};
 }

@@ -184,21 +184,6 @@ struct MicroScale {
   }
 };
 
-FOVEA_HD uint32_t e2m1_of(float x) {
-  const float m = float_of(bits_of(x) & 0x7fffffffu);
-  // Each comparison is a rounding boundary; a tie goes to the even code.
-  const uint32_t code = (m > 0.25f) + (m >= 0.75f) + (m > 1.25f) + (m >= 1.75f) + (m > 2.5f) +
-                        (m >= 3.5f) + (m > 5.0f);
-  return bits_of(x) >> 31 << 3 | code;
-}
-FOVEA_HD float e2m1_value(uint32_t code) {
-  const uint32_t m = code & 7;
-  // 2^(m / 2 - 1) (1 + m % 2 / 2), below 1 a half of m.
-  const float x =
-      m < 2 ? 0.5f * static_cast<float>(m) : float_of(((m >> 1) + 126) << 23 | (m & 1) << 22);
-  return code & 8 ? -x : x;
-}
-
 // The nearest integer, at most `most` in magnitude; x is finite.
 FOVEA_HD int rounded(float x, int most) {
   const int y = from_float<int8_t>(x);

@@ -96,6 +96,21 @@ const FOVEA_SMOOTH_SEQUENCE = Int32(1)
 const FOVEA_SMOOTH_BLOCK = Int32(2)
 const SMOOTH = (none=FOVEA_SMOOTH_NONE, sequence=FOVEA_SMOOTH_SEQUENCE, block=FOVEA_SMOOTH_BLOCK)
 
+# What p is rounded to before it meets v, and what v then is.
+const FOVEA_P_FORMAT_E4M3_256 = Int32(0)
+const FOVEA_P_FORMAT_E4M3_448 = Int32(1)
+const FOVEA_P_FORMAT_HALF = Int32(2)
+const FOVEA_P_FORMAT_I8 = Int32(3)
+const FOVEA_P_FORMAT_E2M1_TWO = Int32(4)
+const FOVEA_P_FORMAT_E2M1_ONE = Int32(5)
+const P_FORMAT = (e4m3_256=FOVEA_P_FORMAT_E4M3_256, e4m3_448=FOVEA_P_FORMAT_E4M3_448, half=FOVEA_P_FORMAT_HALF, i8=FOVEA_P_FORMAT_I8, e2m1_two=FOVEA_P_FORMAT_E2M1_TWO, e2m1_one=FOVEA_P_FORMAT_E2M1_ONE)
+
+# How products of p and v are summed.  A kernel may be more exact than what is asked for.
+const FOVEA_ACCUMULATE_TWO_LEVEL = Int32(0)
+const FOVEA_ACCUMULATE_F32 = Int32(1)
+const FOVEA_ACCUMULATE_HALF_64 = Int32(2)
+const ACCUMULATE = (two_level=FOVEA_ACCUMULATE_TWO_LEVEL, f32=FOVEA_ACCUMULATE_F32, half_64=FOVEA_ACCUMULATE_HALF_64)
+
 # Which distribution the logarithm of the ratio is weighted with.
 const FOVEA_DIRECTION_TEACHER_STUDENT = Int32(0)
 const FOVEA_DIRECTION_STUDENT_TEACHER = Int32(1)
@@ -498,6 +513,10 @@ struct QuantForwardParams
     query_len::Tensor
     key_len::Tensor
     sink_logit::Tensor
+    k_mean::Tensor
+    q_plain::Tensor
+    delta::Tensor
+    v_mean::Tensor
     query_max::Int64
     key_max::Int64
     window_left::Int64
@@ -508,6 +527,14 @@ struct QuantForwardParams
     q_block::Int32
     k_block::Int32
     code_order::Int32
+    code_format::Int32
+    v_format::Int32
+    p_format::Int32
+    accumulate::Int32
+    q_group::Int32
+    k_group::Int32
+    v_group::Int32
+    v_block::Int32
 end
 
 # fovea_kl_forward_params

@@ -838,35 +838,59 @@ quant_dequantize(arguments...; keywords...) =
 """
     quant_forward(ctx, q, k; keywords...)
 
-Attention of codes, FlashAttention-3's FP8 recipe.  For query row i over the keys it sees
-(attention.h: positions bottom-right aligned, causal, windows), in tiles from the last to the
-first:
+Attention of codes: FlashAttention-3's FP8 recipe, SageAttention 1, 2, 2++ and 3, the forward of
+SageBwd.  For query row i over the keys it sees (attention.h: positions bottom-right aligned,
+causal, windows), in tiles from the last to the first:
 
-      score = scale * q_scale * k_scale * <q_i, k_j>
+      score = scale * (q_scale * k_scale * <q_i, k_j> + delta_ij) + r_i
       score = softcap * tanh(score / softcap)            when softcap > 0
       m' = max(m, score),  p = exp(score - m'),  l = exp(m - m') l + sum p
-      O = exp(m - m') O + sum_j e4m3(256 p_j) v_j
-      o = O * v_scale / (256 l),  lse = m + ln l        (l + exp(sink_logit_h) with sink_logit)
+      O = exp(m - m') O + sum_j rounded(p_j) v_scale v_j
+      o = O / l,  lse = m + ln l                         (l + exp(sink_logit_h) with sink_logit)
 
-p is rounded to nearest even.  The tile is the kernel's own, a multiple of 64 keys.  Tensor
-cores keep 13 bits of a sum: they sum at most 4096 keys before these join O in f32.  Scales are
-not negative; an absent one is 1.  Empty rows, lengths and what is not read: as
-`attention_forward`.  Bits: the same every run, whatever else the batch holds.
+rounded: as `p_format` says, to nearest even.  The tile is the kernel's own, a multiple of 64
+keys.  Tensor cores keep 13 bits of a sum of e4m3: they sum at most 4096 keys before these join
+O in f32.  Scales are not negative; an absent one is 1.  Empty rows, lengths and what is not
+read: as `attention_forward`.  Bits: the same every run, whatever else the batch holds.
+
+Smoothing.  k stands for keys less `k_mean`, so each score of row i lacks the same
+`r_i` = scale <`q_i`, `k_mean`>.  It is added where it shows: in lse, under softcap and beside
+`sink_logit`.  `q_i` is `q_plain`; without it what q's codes stand for.  q less the mean of its 128
+rows lacks delta, as `quant_quantize` writes it; then `k_mean` asks for `q_plain`.  `v_mean` is added to
+o, times the share of l that keys have.
+
+Methods:
+
+      |                 | q, k  | q_group, k_group   | v    | v_group   | p_format | accumulate |
+      | FlashAttention-3| e4m3  | block              | e4m3 | block     | e4m3_256 | two_level  |
+      | SageAttention   | i8    | block              | f16  | none      | half     | half_64    |
+      | SageAttention2  | i8 i4 | thread_q, thread_k | e4m3 | channel   | e4m3_448 | two_level  |
+      | SageAttention2++| i8    | thread_q, thread_k | e4m3 | channel   | e4m3_448 | half_64    |
+      | SageAttention3  | e2m1  | micro16, micro32   | e2m1 | micro*_t  | e2m1_*   | f32        |
+      | SageBwd         | i8    | block              | i8   | block     | i8       | f32        |
+
+q and k of one type go with any v and the `p_format` that v has above.  `code_format` is of q and k,
+`v_format` of `v_t`.  Groups of q and k: block, `thread_q` (q), `thread_k` (k), token, micro16, micro32;
+of v: block, channel, and `micro16_t`, `micro32_t` of `v_t`.
 
 Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
 CUDA.  Tensor cores ask for more:
 
-      sm_90            v_t in v_perm16; no softcap; d a multiple of 16 and e of 8, up to 256; rows
-                       of q, k, v_t, o contiguous and 16-byte aligned
+      sm_90            v_t e4m3 in v_perm16; no softcap; d a multiple of 16 and e of 8, up to 256;
+                       rows of q, k, v_t, o contiguous and 16-byte aligned
+        q, k e4m3      p_format e4m3_256, groups block of 0, 64 or 128 tokens, v_group block; no
+                       k_mean, delta or v_mean
+        q, k i8        p_format e4m3_448; q_group block or thread_q, k_group block or thread_k;
+                       no delta or v_mean; d = e of 64 or 128
 
 Sizes are Julia's, fastest first.
-- `q`: (d, h, s, b) e4m3
+- `q`: (d, h, s, b) e4m3 i8 u8: u8: pairs of columns, see `code_format`
 - `k`: (d, g, t, `key_b`) as q
-- `v`: (e, g, t, `key_b`) e4m3: this or `v_t`
-- `v_t`: (padded, e, g, `key_b`) e4m3: values with tokens contiguous, in `code_order`, placed as `quant_quantize` does
-- `q_scale`: (`q_blocks`, h, b) f32: absent: 1
-- `k_scale`: (`k_blocks`, g, `key_b`) f32: absent: 1
-- `v_scale`: (`v_blocks`, g, `key_b`) f32: one for all of a sequence (block = 0); absent: 1
+- `v`: (e, g, t, `key_b`) e4m3 i8 f16 bf16: this or `v_t`
+- `v_t`: (padded, e, g, `key_b`) e4m3 i8 u8: values with tokens contiguous, in `code_order`, placed as `quant_quantize` does
+- `q_scale`: (`q_blocks`, h, b) f32 e4m3 u8: absent: 1
+- `k_scale`: (`k_blocks`, g, `key_b`) f32 e4m3 u8: absent: 1
+- `v_scale`: (`v_blocks`, g, `key_b`) f32 e4m3 u8: absent: 1
 - `o`: output, (e, h, s, b) f32 f16 bf16
 - `lse`: output, (s, h, b) f32: natural log of each row's sum
 - `query_start`: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
@@ -874,22 +898,36 @@ Sizes are Julia's, fastest first.
 - `query_len`: (r) i32: rows in use, at most s or the packed extent
 - `key_len`: (r) i32: keys in use, at most t or the packed extent
 - `sink_logit`: (h) f32: a learned term of the denominator: not scaled or capped
+- `k_mean`: (wide, means, g, `key_b`) f32: what k stands for less than; means = 1, packed r
+- `q_plain`: (wide, h, s, b) f32 f16 bf16: rows that q's codes stand for, in `k_mean`'s columns
+- `delta`: (t, deltas, h, b) f32: for each 128 rows of a sequence, placed as block scales are
+- `v_mean`: (e, `v_means`, g, `key_b`) f32: `v_means` = 1, packed r
 - `query_max`: longest sequence of rows, bounds the grid; 0: s
 - `key_max`: longest sequence of keys; 0: t
 - `window_left`: keys seen to the left, the row's own position counted; 0: all
 - `window_right`: keys seen to the right, the row's own position counted; 0: all, 1: none after itself
-- `scale`: > 0; 0: 1 / sqrt(d)
+- `scale`: > 0; 0: 1 / sqrt(columns of q)
 - `softcap`: > 0; 0: none
 - `causal`: 1: `window_right` = 1
-- `q_block`: rows that share an entry of `q_scale`: 64 or 128; 0: all of a sequence
-- `k_block`: keys that share an entry of `k_scale`: 64 or 128; 0: all of a sequence
+- `q_block`: rows that share an entry of `q_scale`: 16, 32 or a multiple of 64; 0: all of a sequence; `thread_q`: the run
+- `k_block`: keys that share an entry of `k_scale`, as `q_block`; `thread_k`: the run
 - `code_order`: a number or `:name` of `fovea_code_order`
+- `code_format`: a number or `:name` of `fovea_code_format`
+- `v_format`: a number or `:name` of `fovea_code_format`
+- `p_format`: a number or `:name` of `fovea_p_format`
+- `accumulate`: a number or `:name` of `fovea_accumulate`
+- `q_group`: a number or `:name` of `fovea_scale_group`
+- `k_group`: a number or `:name` of `fovea_scale_group`
+- `v_group`: a number or `:name` of `fovea_scale_group`
+- `v_block`: keys that share an entry of `v_scale`, as `q_block`
 """
 function quant_forward(ctx::Target, q, k;
     v=nothing, v_t=nothing, q_scale=nothing, k_scale=nothing, v_scale=nothing, o=true, lse=false,
     query_start=nothing, key_start=nothing, query_len=nothing, key_len=nothing, sink_logit=nothing,
-    query_max=0, key_max=0, window_left=0, window_right=0, scale=0, softcap=0, causal=false,
-    q_block=0, k_block=0, code_order=0)
+    k_mean=nothing, q_plain=nothing, delta=nothing, v_mean=nothing, query_max=0, key_max=0,
+    window_left=0, window_right=0, scale=0, softcap=0, causal=false, q_block=0, k_block=0,
+    code_order=0, code_format=0, v_format=0, p_format=0, accumulate=0, q_group=0, k_group=0,
+    v_group=0, v_block=0)
     in_q = needed(ctx, "quant_forward", "q", q)
     in_k = needed(ctx, "quant_forward", "k", k)
     in_v = whole(ctx, "quant_forward", "v", v)
@@ -902,13 +940,18 @@ function quant_forward(ctx::Target, q, k;
     in_query_len = whole(ctx, "quant_forward", "query_len", query_len)
     in_key_len = whole(ctx, "quant_forward", "key_len", key_len)
     in_sink_logit = whole(ctx, "quant_forward", "sink_logit", sink_logit)
+    in_k_mean = whole(ctx, "quant_forward", "k_mean", k_mean)
+    in_q_plain = whole(ctx, "quant_forward", "q_plain", q_plain)
+    in_delta = whole(ctx, "quant_forward", "delta", delta)
+    in_v_mean = whole(ctx, "quant_forward", "v_mean", v_mean)
     out_o = output(ctx, o, q, eltype(q) in (Float32, Float16, BFloat16) ? eltype(q) : Float32,
-        () -> (extent("quant_forward", "o", "e", (v, 1, 0), (v_t, 2, 0)), size(q, 2), size(q, 3),
-            size(q, 4),))
+        () -> (extent("quant_forward", "o", "e", (v, 1, 0), (v_t, 2, 0), (v_mean, 1, 0)), size(q, 2),
+            size(q, 3), size(q, 4),))
     out_lse = output(ctx, lse, q, Float32,
         () -> (size(q, 3), size(q, 2), size(q, 4),))
     GC.@preserve(in_q, in_k, in_v, in_v_t, in_q_scale, in_k_scale, in_v_scale, out_o, out_lse,
-        in_query_start, in_key_start, in_query_len, in_key_len, in_sink_logit, begin
+        in_query_start, in_key_start, in_query_len, in_key_len, in_sink_logit, in_k_mean,
+        in_q_plain, in_delta, in_v_mean, begin
         params = QuantForwardParams(sizeof(QuantForwardParams),
             tensor(ctx, "quant_forward", "q", in_q),
             tensor(ctx, "quant_forward", "k", in_k),
@@ -924,6 +967,10 @@ function quant_forward(ctx::Target, q, k;
             tensor(ctx, "quant_forward", "query_len", in_query_len),
             tensor(ctx, "quant_forward", "key_len", in_key_len),
             tensor(ctx, "quant_forward", "sink_logit", in_sink_logit),
+            tensor(ctx, "quant_forward", "k_mean", in_k_mean),
+            tensor(ctx, "quant_forward", "q_plain", in_q_plain),
+            tensor(ctx, "quant_forward", "delta", in_delta),
+            tensor(ctx, "quant_forward", "v_mean", in_v_mean),
             number(Int64, "quant_forward: query_max", query_max),
             number(Int64, "quant_forward: key_max", key_max),
             number(Int64, "quant_forward: window_left", window_left),
@@ -933,7 +980,15 @@ function quant_forward(ctx::Target, q, k;
             number(Int32, "quant_forward: causal", causal),
             number(Int32, "quant_forward: q_block", q_block),
             number(Int32, "quant_forward: k_block", k_block),
-            enumerated(CODE_ORDER, "quant_forward: code_order", code_order))
+            enumerated(CODE_ORDER, "quant_forward: code_order", code_order),
+            enumerated(CODE_FORMAT, "quant_forward: code_format", code_format),
+            enumerated(CODE_FORMAT, "quant_forward: v_format", v_format),
+            enumerated(P_FORMAT, "quant_forward: p_format", p_format),
+            enumerated(ACCUMULATE, "quant_forward: accumulate", accumulate),
+            enumerated(SCALE_GROUP, "quant_forward: q_group", q_group),
+            enumerated(SCALE_GROUP, "quant_forward: k_group", k_group),
+            enumerated(SCALE_GROUP, "quant_forward: v_group", v_group),
+            number(Int32, "quant_forward: v_block", v_block))
         done = launch(ctx, fovea_quant_forward, fovea_quant_forward_workspace, Ref(params))
     end)
     results(done, merge(named(Val(:o), out_o), named(Val(:lse), out_lse)))

@@ -157,6 +157,35 @@ c_enum! {
 }
 
 c_enum! {
+    /// ```text
+    /// What p is rounded to before it meets v, and what v then is.
+    ///   E4M3_256, E4M3_448  e4m3(c p) / c, c = 256 or 448; v e4m3
+    ///   HALF                f16(p); v f16 or bf16
+    ///   I8                  with a = max p of 64 keys: round(127 p / a) a / 127; v i8
+    ///   E2M1_TWO            t = 2688 p, with a = max t of 16 keys: u = e4m3(a / 6),
+    ///                       e2m1(t / u) u / 2688, 0 where u is; v e2m1
+    ///   E2M1_ONE            with a = max p of 32 keys: u = 2^(floor(log2 a) - 2), e2m1(p / u) u;
+    ///                       v e2m1
+    /// Runs of 16, 32 and 64 keys are counted from a sequence's first.
+    /// ```
+    fovea_p_format;
+    FOVEA_P_FORMAT_E4M3_256: E4M3_256 = 0, "FlashAttention-3";
+    FOVEA_P_FORMAT_E4M3_448: E4M3_448 = 1, "SageAttention2";
+    FOVEA_P_FORMAT_HALF: HALF = 2, "SageAttention";
+    FOVEA_P_FORMAT_I8: I8 = 3, "SageBwd";
+    FOVEA_P_FORMAT_E2M1_TWO: E2M1_TWO = 4, "SageAttention3, NVFP4: a scale of two levels";
+    FOVEA_P_FORMAT_E2M1_ONE: E2M1_ONE = 5, "SageAttention3, MXFP4: a scale of one level";
+}
+
+c_enum! {
+    /// How products of p and v are summed.  A kernel may be more exact than what is asked for.
+    fovea_accumulate;
+    FOVEA_ACCUMULATE_TWO_LEVEL: TWO_LEVEL = 0, "tensor cores sum few keys, then these join O in f32";
+    FOVEA_ACCUMULATE_F32: F32 = 1, "in f32 as the tensor cores keep it";
+    FOVEA_ACCUMULATE_HALF_64: HALF_64 = 2, "f16 within 64 keys, f32 across them; SageAttention, 2++";
+}
+
+c_enum! {
     /// Which distribution the logarithm of the ratio is weighted with.
     fovea_direction;
     FOVEA_DIRECTION_TEACHER_STUDENT: TEACHER_STUDENT = 0, "KL(teacher || student): the student covers the teacher";
@@ -734,33 +763,55 @@ c_struct! {
 
 c_struct! {
     /// ```text
-    /// Attention of codes, FlashAttention-3's FP8 recipe.  For query row i over the keys it sees
-    /// (attention.h: positions bottom-right aligned, causal, windows), in tiles from the last to the
-    /// first:
-    ///   score = scale * q_scale * k_scale * <q_i, k_j>
+    /// Attention of codes: FlashAttention-3's FP8 recipe, SageAttention 1, 2, 2++ and 3, the forward of
+    /// SageBwd.  For query row i over the keys it sees (attention.h: positions bottom-right aligned,
+    /// causal, windows), in tiles from the last to the first:
+    ///   score = scale * (q_scale * k_scale * <q_i, k_j> + delta_ij) + r_i
     ///   score = softcap * tanh(score / softcap)            when softcap > 0
     ///   m' = max(m, score),  p = exp(score - m'),  l = exp(m - m') l + sum p
-    ///   O = exp(m - m') O + sum_j e4m3(256 p_j) v_j
-    ///   o = O * v_scale / (256 l),  lse = m + ln l        (l + exp(sink_logit_h) with sink_logit)
-    /// p is rounded to nearest even.  The tile is the kernel's own, a multiple of 64 keys.  Tensor
-    /// cores keep 13 bits of a sum: they sum at most 4096 keys before these join O in f32.  Scales are
-    /// not negative; an absent one is 1.  Empty rows, lengths and what is not read: as
-    /// attention_forward.  Bits: the same every run, whatever else the batch holds.
+    ///   O = exp(m - m') O + sum_j rounded(p_j) v_scale v_j
+    ///   o = O / l,  lse = m + ln l                         (l + exp(sink_logit_h) with sink_logit)
+    /// rounded: as p_format says, to nearest even.  The tile is the kernel's own, a multiple of 64
+    /// keys.  Tensor cores keep 13 bits of a sum of e4m3: they sum at most 4096 keys before these join
+    /// O in f32.  Scales are not negative; an absent one is 1.  Empty rows, lengths and what is not
+    /// read: as attention_forward.  Bits: the same every run, whatever else the batch holds.
+    ///
+    /// Smoothing.  k stands for keys less k_mean, so each score of row i lacks the same
+    /// r_i = scale <q_i, k_mean>.  It is added where it shows: in lse, under softcap and beside
+    /// sink_logit.  q_i is q_plain; without it what q's codes stand for.  q less the mean of its 128
+    /// rows lacks delta, as quant_quantize writes it; then k_mean asks for q_plain.  v_mean is added to
+    /// o, times the share of l that keys have.
+    ///
+    /// Methods:
+    ///   |                 | q, k  | q_group, k_group   | v    | v_group   | p_format | accumulate |
+    ///   | FlashAttention-3| e4m3  | block              | e4m3 | block     | e4m3_256 | two_level  |
+    ///   | SageAttention   | i8    | block              | f16  | none      | half     | half_64    |
+    ///   | SageAttention2  | i8 i4 | thread_q, thread_k | e4m3 | channel   | e4m3_448 | two_level  |
+    ///   | SageAttention2++| i8    | thread_q, thread_k | e4m3 | channel   | e4m3_448 | half_64    |
+    ///   | SageAttention3  | e2m1  | micro16, micro32   | e2m1 | micro*_t  | e2m1_*   | f32        |
+    ///   | SageBwd         | i8    | block              | i8   | block     | i8       | f32        |
+    /// q and k of one type go with any v and the p_format that v has above.  code_format is of q and k,
+    /// v_format of v_t.  Groups of q and k: block, thread_q (q), thread_k (k), token, micro16, micro32;
+    /// of v: block, channel, and micro16_t, micro32_t of v_t.
     ///
     /// Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
     /// CUDA.  Tensor cores ask for more:
-    ///   sm_90            v_t in v_perm16; no softcap; d a multiple of 16 and e of 8, up to 256; rows
-    ///                    of q, k, v_t, o contiguous and 16-byte aligned
+    ///   sm_90            v_t e4m3 in v_perm16; no softcap; d a multiple of 16 and e of 8, up to 256;
+    ///                    rows of q, k, v_t, o contiguous and 16-byte aligned
+    ///     q, k e4m3      p_format e4m3_256, groups block of 0, 64 or 128 tokens, v_group block; no
+    ///                    k_mean, delta or v_mean
+    ///     q, k i8        p_format e4m3_448; q_group block or thread_q, k_group block or thread_k;
+    ///                    no delta or v_mean; d = e of 64 or 128
     /// ```
-    fovea_quant_forward_params: 1408 bytes;
+    fovea_quant_forward_params: 1824 bytes;
     struct_size: usize = 0, "sizeof(fovea_quant_forward_params)";
-    q: fovea_tensor = 8, "`(b, s, h, d)` e4m3";
+    q: fovea_tensor = 8, "`(b, s, h, d)` e4m3 i8 u8: u8: pairs of columns, see code_format";
     k: fovea_tensor = 104, "`(key_b, t, g, d)` as q";
-    v: fovea_tensor = 200, "`(key_b, t, g, e)` e4m3: this or v_t";
-    v_t: fovea_tensor = 296, "`(key_b, g, e, padded)` e4m3: values with tokens contiguous, in code_order, placed as quant_quantize does";
-    q_scale: fovea_tensor = 392, "`(b, h, q_blocks)` f32: absent: 1";
-    k_scale: fovea_tensor = 488, "`(key_b, g, k_blocks)` f32: absent: 1";
-    v_scale: fovea_tensor = 584, "`(key_b, g, v_blocks)` f32: one for all of a sequence (block = 0); absent: 1";
+    v: fovea_tensor = 200, "`(key_b, t, g, e)` e4m3 i8 f16 bf16: this or v_t";
+    v_t: fovea_tensor = 296, "`(key_b, g, e, padded)` e4m3 i8 u8: values with tokens contiguous, in code_order, placed as quant_quantize does";
+    q_scale: fovea_tensor = 392, "`(b, h, q_blocks)` f32 e4m3 u8: absent: 1";
+    k_scale: fovea_tensor = 488, "`(key_b, g, k_blocks)` f32 e4m3 u8: absent: 1";
+    v_scale: fovea_tensor = 584, "`(key_b, g, v_blocks)` f32 e4m3 u8: absent: 1";
     o: fovea_tensor = 680, "`(b, s, h, e)` f32 f16 bf16";
     lse: fovea_tensor = 776, "`(b, h, s)` f32: natural log of each row's sum";
     query_start: fovea_tensor = 872, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
@@ -768,16 +819,28 @@ c_struct! {
     query_len: fovea_tensor = 1064, "`(r)` i32: rows in use, at most s or the packed extent";
     key_len: fovea_tensor = 1160, "`(r)` i32: keys in use, at most t or the packed extent";
     sink_logit: fovea_tensor = 1256, "`(h)` f32: a learned term of the denominator: not scaled or capped";
-    query_max: i64 = 1352, "longest sequence of rows, bounds the grid; 0: s";
-    key_max: i64 = 1360, "longest sequence of keys; 0: t";
-    window_left: i64 = 1368, "keys seen to the left, the row's own position counted; 0: all";
-    window_right: i64 = 1376, "keys seen to the right, the row's own position counted; 0: all, 1: none after itself";
-    scale: f32 = 1384, r"\> 0; 0: 1 / sqrt(d)";
-    softcap: f32 = 1388, r"\> 0; 0: none";
-    causal: i32 = 1392, "1: window_right = 1";
-    q_block: i32 = 1396, "rows that share an entry of q_scale: 64 or 128; 0: all of a sequence";
-    k_block: i32 = 1400, "keys that share an entry of k_scale: 64 or 128; 0: all of a sequence";
-    code_order: i32 = 1404, "The fovea_code_order.";
+    k_mean: fovea_tensor = 1352, "`(key_b, g, means, wide)` f32: what k stands for less than; means = 1, packed r";
+    q_plain: fovea_tensor = 1448, "`(b, s, h, wide)` f32 f16 bf16: rows that q's codes stand for, in k_mean's columns";
+    delta: fovea_tensor = 1544, "`(b, h, deltas, t)` f32: for each 128 rows of a sequence, placed as block scales are";
+    v_mean: fovea_tensor = 1640, "`(key_b, g, v_means, e)` f32: v_means = 1, packed r";
+    query_max: i64 = 1736, "longest sequence of rows, bounds the grid; 0: s";
+    key_max: i64 = 1744, "longest sequence of keys; 0: t";
+    window_left: i64 = 1752, "keys seen to the left, the row's own position counted; 0: all";
+    window_right: i64 = 1760, "keys seen to the right, the row's own position counted; 0: all, 1: none after itself";
+    scale: f32 = 1768, r"\> 0; 0: 1 / sqrt(columns of q)";
+    softcap: f32 = 1772, r"\> 0; 0: none";
+    causal: i32 = 1776, "1: window_right = 1";
+    q_block: i32 = 1780, "rows that share an entry of q_scale: 16, 32 or a multiple of 64; 0: all of a sequence; thread_q: the run";
+    k_block: i32 = 1784, "keys that share an entry of k_scale, as q_block; thread_k: the run";
+    code_order: i32 = 1788, "The fovea_code_order.";
+    code_format: i32 = 1792, "The fovea_code_format.";
+    v_format: i32 = 1796, "The fovea_code_format.";
+    p_format: i32 = 1800, "The fovea_p_format.";
+    accumulate: i32 = 1804, "The fovea_accumulate.";
+    q_group: i32 = 1808, "The fovea_scale_group.";
+    k_group: i32 = 1812, "The fovea_scale_group.";
+    v_group: i32 = 1816, "The fovea_scale_group.";
+    v_block: i32 = 1820, "keys that share an entry of v_scale, as q_block";
 }
 
 c_struct! {

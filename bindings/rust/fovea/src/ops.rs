@@ -397,52 +397,86 @@ op! {
 
 op! {
     /// ```text
-    /// Attention of codes, FlashAttention-3's FP8 recipe.  For query row i over the keys it sees
-    /// (attention.h: positions bottom-right aligned, causal, windows), in tiles from the last to the
-    /// first:
-    ///   score = scale * q_scale * k_scale * <q_i, k_j>
+    /// Attention of codes: FlashAttention-3's FP8 recipe, SageAttention 1, 2, 2++ and 3, the forward of
+    /// SageBwd.  For query row i over the keys it sees (attention.h: positions bottom-right aligned,
+    /// causal, windows), in tiles from the last to the first:
+    ///   score = scale * (q_scale * k_scale * <q_i, k_j> + delta_ij) + r_i
     ///   score = softcap * tanh(score / softcap)            when softcap > 0
     ///   m' = max(m, score),  p = exp(score - m'),  l = exp(m - m') l + sum p
-    ///   O = exp(m - m') O + sum_j e4m3(256 p_j) v_j
-    ///   o = O * v_scale / (256 l),  lse = m + ln l        (l + exp(sink_logit_h) with sink_logit)
-    /// p is rounded to nearest even.  The tile is the kernel's own, a multiple of 64 keys.  Tensor
-    /// cores keep 13 bits of a sum: they sum at most 4096 keys before these join O in f32.  Scales are
-    /// not negative; an absent one is 1.  Empty rows, lengths and what is not read: as
-    /// attention_forward.  Bits: the same every run, whatever else the batch holds.
+    ///   O = exp(m - m') O + sum_j rounded(p_j) v_scale v_j
+    ///   o = O / l,  lse = m + ln l                         (l + exp(sink_logit_h) with sink_logit)
+    /// rounded: as p_format says, to nearest even.  The tile is the kernel's own, a multiple of 64
+    /// keys.  Tensor cores keep 13 bits of a sum of e4m3: they sum at most 4096 keys before these join
+    /// O in f32.  Scales are not negative; an absent one is 1.  Empty rows, lengths and what is not
+    /// read: as attention_forward.  Bits: the same every run, whatever else the batch holds.
+    ///
+    /// Smoothing.  k stands for keys less k_mean, so each score of row i lacks the same
+    /// r_i = scale <q_i, k_mean>.  It is added where it shows: in lse, under softcap and beside
+    /// sink_logit.  q_i is q_plain; without it what q's codes stand for.  q less the mean of its 128
+    /// rows lacks delta, as quant_quantize writes it; then k_mean asks for q_plain.  v_mean is added to
+    /// o, times the share of l that keys have.
+    ///
+    /// Methods:
+    ///   |                 | q, k  | q_group, k_group   | v    | v_group   | p_format | accumulate |
+    ///   | FlashAttention-3| e4m3  | block              | e4m3 | block     | e4m3_256 | two_level  |
+    ///   | SageAttention   | i8    | block              | f16  | none      | half     | half_64    |
+    ///   | SageAttention2  | i8 i4 | thread_q, thread_k | e4m3 | channel   | e4m3_448 | two_level  |
+    ///   | SageAttention2++| i8    | thread_q, thread_k | e4m3 | channel   | e4m3_448 | half_64    |
+    ///   | SageAttention3  | e2m1  | micro16, micro32   | e2m1 | micro*_t  | e2m1_*   | f32        |
+    ///   | SageBwd         | i8    | block              | i8   | block     | i8       | f32        |
+    /// q and k of one type go with any v and the p_format that v has above.  code_format is of q and k,
+    /// v_format of v_t.  Groups of q and k: block, thread_q (q), thread_k (k), token, micro16, micro32;
+    /// of v: block, channel, and micro16_t, micro32_t of v_t.
     ///
     /// Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
     /// CUDA.  Tensor cores ask for more:
-    ///   sm_90            v_t in v_perm16; no softcap; d a multiple of 16 and e of 8, up to 256; rows
-    ///                    of q, k, v_t, o contiguous and 16-byte aligned
+    ///   sm_90            v_t e4m3 in v_perm16; no softcap; d a multiple of 16 and e of 8, up to 256;
+    ///                    rows of q, k, v_t, o contiguous and 16-byte aligned
+    ///     q, k e4m3      p_format e4m3_256, groups block of 0, 64 or 128 tokens, v_group block; no
+    ///                    k_mean, delta or v_mean
+    ///     q, k i8        p_format e4m3_448; q_group block or thread_q, k_group block or thread_k;
+    ///                    no delta or v_mean; d = e of 64 or 128
     /// ```
     QuantForward(quant_forward: fovea_quant_forward_params, fovea_quant_forward, fovea_quant_forward_workspace)
     new {
-        q set_q: in, "`(b, s, h, d)` e4m3";
+        q set_q: in, "`(b, s, h, d)` e4m3 i8 u8: u8: pairs of columns, see code_format";
         k set_k: in, "`(key_b, t, g, d)` as q";
         o set_o: out, "`(b, s, h, e)` f32 f16 bf16";
     }
     may {
-        v set_v: in, "`(key_b, t, g, e)` e4m3: this or v_t";
-        v_t set_v_t: in, "`(key_b, g, e, padded)` e4m3: values with tokens contiguous, in code_order, placed as quant_quantize does";
-        q_scale set_q_scale: in, "`(b, h, q_blocks)` f32: absent: 1";
-        k_scale set_k_scale: in, "`(key_b, g, k_blocks)` f32: absent: 1";
-        v_scale set_v_scale: in, "`(key_b, g, v_blocks)` f32: one for all of a sequence (block = 0); absent: 1";
+        v set_v: in, "`(key_b, t, g, e)` e4m3 i8 f16 bf16: this or v_t";
+        v_t set_v_t: in, "`(key_b, g, e, padded)` e4m3 i8 u8: values with tokens contiguous, in code_order, placed as quant_quantize does";
+        q_scale set_q_scale: in, "`(b, h, q_blocks)` f32 e4m3 u8: absent: 1";
+        k_scale set_k_scale: in, "`(key_b, g, k_blocks)` f32 e4m3 u8: absent: 1";
+        v_scale set_v_scale: in, "`(key_b, g, v_blocks)` f32 e4m3 u8: absent: 1";
         lse set_lse: out, "`(b, h, s)` f32: natural log of each row's sum";
         query_start set_query_start: in, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
         key_start set_key_start: in, "`(r+1)` i32: first packed key of each sequence";
         query_len set_query_len: in, "`(r)` i32: rows in use, at most s or the packed extent";
         key_len set_key_len: in, "`(r)` i32: keys in use, at most t or the packed extent";
         sink_logit set_sink_logit: in, "`(h)` f32: a learned term of the denominator: not scaled or capped";
+        k_mean set_k_mean: in, "`(key_b, g, means, wide)` f32: what k stands for less than; means = 1, packed r";
+        q_plain set_q_plain: in, "`(b, s, h, wide)` f32 f16 bf16: rows that q's codes stand for, in k_mean's columns";
+        delta set_delta: in, "`(b, h, deltas, t)` f32: for each 128 rows of a sequence, placed as block scales are";
+        v_mean set_v_mean: in, "`(key_b, g, v_means, e)` f32: v_means = 1, packed r";
         query_max set_query_max: i64, "longest sequence of rows, bounds the grid; 0: s";
         key_max set_key_max: i64, "longest sequence of keys; 0: t";
         window_left set_window_left: i64, "keys seen to the left, the row's own position counted; 0: all";
         window_right set_window_right: i64, "keys seen to the right, the row's own position counted; 0: all, 1: none after itself";
-        scale set_scale: f32, r"\> 0; 0: 1 / sqrt(d)";
+        scale set_scale: f32, r"\> 0; 0: 1 / sqrt(columns of q)";
         softcap set_softcap: f32, r"\> 0; 0: none";
         causal set_causal: bool, "1: window_right = 1";
-        q_block set_q_block: i32, "rows that share an entry of q_scale: 64 or 128; 0: all of a sequence";
-        k_block set_k_block: i32, "keys that share an entry of k_scale: 64 or 128; 0: all of a sequence";
+        q_block set_q_block: i32, "rows that share an entry of q_scale: 16, 32 or a multiple of 64; 0: all of a sequence; thread_q: the run";
+        k_block set_k_block: i32, "keys that share an entry of k_scale, as q_block; thread_k: the run";
         code_order set_code_order: enum CodeOrder, "The fovea_code_order.";
+        code_format set_code_format: enum CodeFormat, "The fovea_code_format.";
+        v_format set_v_format: enum CodeFormat, "The fovea_code_format.";
+        p_format set_p_format: enum PFormat, "The fovea_p_format.";
+        accumulate set_accumulate: enum Accumulate, "The fovea_accumulate.";
+        q_group set_q_group: enum ScaleGroup, "The fovea_scale_group.";
+        k_group set_k_group: enum ScaleGroup, "The fovea_scale_group.";
+        v_group set_v_group: enum ScaleGroup, "The fovea_scale_group.";
+        v_block set_v_block: i32, "keys that share an entry of v_scale, as q_block";
     }
 }
 
