@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+"""fovea.distributed: attention of texts that are cut over several devices, on torch.distributed.
+
+    import fovea.distributed as fd
+    q, k, v = (fd.shard(x) for x in (q, k, v))          # this rank's tokens
+    o = fd.ring_attention(q, k, v, causal=True)         # its rows
+    whole = fd.unshard(o)
+
+gloo serves CPUs, NCCL GPUs.  fovea moves nothing between devices itself: the process group does.
+Needs torch 2.4 or later.  `import fovea` alone does not import torch."""
+
+from ..torch import attention as _attention  # noqa: F401  (its check of torch's version)
+from ._heads import attention, head_attention
+from ._order import positions, shard, unshard
+from ._peers import PeerError
+from ._ring import ring_attention
+
+__all__ = [
+    "PeerError",
+    "attention",
+    "head_attention",
+    "positions",
+    "ring_attention",
+    "shard",
+    "unshard",
+]
