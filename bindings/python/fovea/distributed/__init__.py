@@ -11,6 +11,8 @@ Needs torch 2.4 or later.  `import fovea` alone does not import torch."""
 
 from ..torch import attention as _attention  # noqa: F401  (its check of torch's version)
 from ._heads import attention, head_attention
+from ._decode import decode
+from ._divergence import kl_loss
 from ._order import positions, shard, unshard
 from ._peers import PeerError
 from ._ring import ring_attention
@@ -18,7 +20,9 @@ from ._ring import ring_attention
 __all__ = [
     "PeerError",
     "attention",
+    "decode",
     "head_attention",
+    "kl_loss",
     "positions",
     "ring_attention",
     "shard",
