@@ -10,21 +10,29 @@ gloo serves CPUs, NCCL GPUs.  fovea moves nothing between devices itself: the pr
 Needs torch 2.4 or later.  `import fovea` alone does not import torch."""
 
 from ..torch import attention as _attention  # noqa: F401  (its check of torch's version)
-from ._heads import attention, head_attention
+from ._cost import Cost, cost
 from ._decode import decode
 from ._divergence import kl_loss
+from ._heads import attention, head_attention
 from ._order import positions, shard, unshard
 from ._peers import PeerError
 from ._ring import ring_attention
+from ._state import delta, gla
+from ._trace import trace
 
 __all__ = [
+    "Cost",
     "PeerError",
     "attention",
+    "cost",
     "decode",
+    "delta",
+    "gla",
     "head_attention",
     "kl_loss",
     "positions",
     "ring_attention",
     "shard",
+    "trace",
     "unshard",
 ]
