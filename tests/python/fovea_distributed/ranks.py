@@ -4,10 +4,9 @@
 import datetime
 import multiprocessing
 import os
+import sys
 import tempfile
 import traceback
-
-FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 
 def serve(rank, size, store, seconds, pipe):
@@ -37,6 +36,7 @@ def serve(rank, size, store, seconds, pipe):
 
 class Ranks:
     def __init__(self, size, seconds=60):
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))  # of what is preloaded
         fork = multiprocessing.get_context("forkserver")
         fork.set_forkserver_preload(["torch", "torch.distributed", "fovea.distributed"])
         self.folder = tempfile.TemporaryDirectory()

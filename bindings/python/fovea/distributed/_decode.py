@@ -12,7 +12,7 @@ from ..torch._place import place_of
 from . import _peers
 
 
-@torch.compiler.disable
+@_peers.eager
 @torch.no_grad()
 def decode(q, k_cache, v_cache, group=None, *, context_len, key_begin=None, page_table=None,
            cache_row=None, causal=True, scale=None, window_left=0, sink_keys=0, softcap=0.0,

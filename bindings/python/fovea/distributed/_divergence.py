@@ -141,7 +141,7 @@ class _Total(torch.autograd.Function):
         return (grad.double() * ctx.factor).float(), None, None, None, None
 
 
-@torch.compiler.disable
+@_peers.eager
 def kl_loss(q_teacher, k_teacher, q_student, k_student, group=None, *, causal=False,
             scale_teacher=None, scale_student=None, direction="teacher_student", reduction="mean",
             row_weight=None, window_left=0, window_right=0, sink_keys=0, query_start=None,

@@ -75,7 +75,7 @@ def _own(x, peers):
     return None if x is None else x.chunk(peers.size, -1)[peers.rank]
 
 
-@torch.compiler.disable
+@_peers.eager
 def head_attention(q, k, v, group=None, *, causal=False, scale=None, window_left=0, window_right=0,
                    sink_keys=0, softcap=0.0, alibi=None, sink_logit=None, query_start=None,
                    layout="contiguous", return_lse=False, check=True):  # fmt: skip
@@ -135,7 +135,7 @@ def head_attention(q, k, v, group=None, *, causal=False, scale=None, window_left
     return o, _Turn.apply(lse, peers, False)[..., 0].transpose(1, 2).contiguous()
 
 
-@torch.compiler.disable
+@_peers.eager
 def attention(q, k, v, mesh=None, *, causal=False, scale=None, window_left=0, window_right=0,
               sink_keys=0, softcap=0.0, sink_logit=None, query_start=None, layout="zigzag",
               return_lse=False, check=True):  # fmt: skip

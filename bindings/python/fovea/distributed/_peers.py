@@ -15,6 +15,13 @@ TENSORS = 8  # at most, of one exchange
 _by_group: dict = {}  # NCCL's group -> a gloo group of the same ranks, for what the host asks
 
 
+def eager(function):
+    """What torch.compiler.disable marks, without its import: torch.compile leaves these as they are."""
+    function._torchdynamo_disable = True
+    function._torchdynamo_disable_msg = "it exchanges with other ranks"
+    return function
+
+
 class PeerError(FoveaError):
     """An exchange failed: a rank died, or did not come within the group's timeout."""
 

@@ -224,7 +224,7 @@ def _gradients(context, ctx, mine, held, of_rows, dq):
     return [total.to(x.dtype) for total, x in zip(sums, held)]
 
 
-@torch.compiler.disable
+@_peers.eager
 def ring_attention(q, k, v, group=None, *, causal=False, scale=None, window_left=0, window_right=0,
                    sink_keys=0, softcap=0.0, sink_logit=None, query_start=None, layout="zigzag",
                    return_lse=False, check=True):  # fmt: skip

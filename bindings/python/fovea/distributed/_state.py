@@ -204,7 +204,7 @@ def _plain(op, **numbers):
     return {n: x if isinstance(x, str) else number(op, n, x) for n, x in numbers.items()}
 
 
-@torch.compiler.disable
+@_peers.eager
 def gla(q, k, v, group=None, *, gate_head=None, gate_key=None, gate_value=None, gate_rate=None,
         gate_bias=None, select=None, bonus=None, skip=None, state_in=None, scale=None,
         gate_bound=0.0, gate_tau=0.0, gate_map=0, map_q=0, map_k=0, read_before=False,
@@ -236,7 +236,7 @@ def gla(q, k, v, group=None, *, gate_head=None, gate_key=None, gate_value=None, 
     return _run("gla", GLA, group, tensors, numbers, state_in, return_state, check)
 
 
-@torch.compiler.disable
+@_peers.eager
 def delta(q, k, v, group=None, *, beta=None, erase=None, gate_head=None, gate_key=None,
           gate_rate=None, gate_bias=None, low_a=None, low_b=None, state_in=None, scale=None,
           eps=0.0, gate_bound=0.0, gate_tau=0.0, gate_map=0, beta_map=0, l2_norm=False, splits=0,

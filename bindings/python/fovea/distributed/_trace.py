@@ -10,7 +10,7 @@ from ..torch._attention import Trace, trace as _trace
 from . import _order, _peers
 
 
-@torch.compiler.disable
+@_peers.eager
 @torch.no_grad()
 def trace(q, k, v, group=None, *, keep, block_rows=64, block_keys=64, causal=False, scale=None,
           exact=False, return_lse=False, return_dense=False, return_mass=False, layout="zigzag",
