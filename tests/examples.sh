@@ -6,7 +6,7 @@
 #   2. by the command that its own opening comment tells, as it stands there
 #   3. README.md's program in C as C99 and as C++11, the one in C++ and the lines that open fovea.hpp
 #   tests/examples.sh <build folder>
-# ggml_op.c takes part where pkg-config finds ggml.
+# ggml_op.c takes part where pkg-config finds ggml, ring_mpi.c where mpicc is.
 set -euo pipefail
 build=$(cd "$1" && pwd)
 cd "$(dirname "$0")/.."
@@ -17,6 +17,8 @@ fail() { echo "examples: $*" >&2; exit 1; }
 cmake --install "$build" --prefix "$prefix" >/dev/null
 libdir=$(dirname "$(find "$prefix" -name libfovea.so | head -n 1)")
 export PKG_CONFIG_PATH=$libdir/pkgconfig:${PKG_CONFIG_PATH:-}
+# Processes of MPI beside one another on any machine, in a container too.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
 programs=0 typed=0
 run() { # log, command...: a failure shows the log
   local log=$1
@@ -34,11 +36,12 @@ for folder in c cpp; do
   for source in examples/"$folder"/*.c*; do
     name=$(basename "${source%.*}")
     [ "$name" != CMakeLists ] || continue
-    [ -x "$tree/$name" ] || { [ "$name" = ggml_op ] && continue; fail "no program of $source"; }
-    arguments=()
+    [ -x "$tree/$name" ] || { [[ $name = ggml_op || $name = ring_mpi ]] && continue; fail "no program of $source"; }
+    arguments=() launch=()
+    [ "$name" != ring_mpi ] || launch=(mpirun -n 2)
     [ "$name" != dlopen ] || arguments=("$libdir/libfovea.so")
     [ "$name" != serve ] || arguments=(--random)
-    run "$tree/$name.out" "$tree/$name" "${arguments[@]}"
+    run "$tree/$name.out" "${launch[@]}" "$tree/$name" "${arguments[@]}"
     programs=$((programs + 1))
     echo "examples: $folder/$name: $(tail -n 1 "$tree/$name.out")"
   done
@@ -56,10 +59,14 @@ done
 mkdir "$out/typed"
 cp examples/c/*.[ch] examples/cpp/*.cpp "$out/typed"
 for source in "$out"/typed/*.c "$out"/typed/*.cpp; do
-  command=$(sed -nE 's,^ ?(\*|//) +((cc|c\+\+) .*&& \./.*)$,\2,p' "$source" | head -n 1)
+  command=$(sed -nE 's,^ ?(\*|//) +((cc|c\+\+|mpicc) .*&& (mpirun -n 2 )?\./.*)$,\2,p' "$source" | head -n 1)
   [ -n "$command" ] || fail "$(basename "$source") does not tell how it is compiled"
   if [[ $command == *ggml* ]] && ! pkg-config --exists ggml; then
     echo "examples: ggml_op.c is left out: pkg-config finds no ggml"
+    continue
+  fi
+  if [[ $command == mpicc* ]] && ! command -v mpicc >/dev/null; then
+    echo "examples: $(basename "$source") is left out: there is no mpicc"
     continue
   fi
   echo "$command" >"$out/command"

@@ -23,14 +23,18 @@ PACKAGE = ROOT / "bindings/python/fovea"
 COMMAND = "mypy --strict examples/python"
 STUBS = ("tests/python/typed", "bindings/python/fovea/__init__.py")
 TORCH = all(map(importlib.util.find_spec, ("torch", "transformers")))
-OF_TORCH = ("train.py", "finetune.py", "distill_torch.py", "right_torch.py", "wrong_torch.py")
+OF_TORCH = (
+    "train.py", "finetune.py", "distill_torch.py", "long_train.py", "right_torch.py",
+    "wrong_torch.py",
+)  # fmt: skip
 
 
 def files():
     """Those of COMMAND and STUBS.  Where PyTorch or transformers is missing, what subclasses their
     classes has no types to check; with FOVEA_REQUIRE_ALL nothing is left out."""
     if TORCH or os.environ.get("FOVEA_REQUIRE_ALL"):
-        return [*COMMAND.split()[2:], *STUBS, *stubs("*.pyi"), *stubs("torch/*.pyi")]
+        inside = [*stubs("*.pyi"), *stubs("torch/*.pyi"), *stubs("distributed/*.pyi")]
+        return [*COMMAND.split()[2:], *STUBS, *inside]
     found = [*ROOT.glob("examples/python/**/*.py"), *HERE.glob("typed/*.py")]
     kept = [str(path) for path in found if path.name not in OF_TORCH]
     return [*kept, STUBS[1], *stubs("[!t]*.pyi")]
@@ -96,7 +100,7 @@ def test_wrong_calls_are_refused(errors, name):
 
 def test_every_public_name_of_torch_and_transformers_is_used():
     text = (HERE / "typed/right_torch.py").read_text()
-    for module in ("torch/__init__.py", "transformers.py"):
+    for module in ("torch/__init__.py", "distributed/__init__.py", "transformers.py"):
         tree = ast.parse((PACKAGE / module).read_text())
         names = next(
             ast.literal_eval(node.value)

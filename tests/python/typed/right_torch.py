@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every public name of fovea.torch and fovea.transformers, as mypy --strict must take it, with the
+"""Every public name of fovea.torch, fovea.distributed and fovea.transformers, as mypy --strict must take it, with the
 types it must find.  Never run: see test_stubs.py."""
 
 from typing import Any, Literal, assert_type
 
+import fovea.distributed
 import fovea.torch
 import fovea.transformers
 import torch
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 
 Both = tuple[Tensor, Tensor]
 
@@ -38,6 +40,27 @@ def around(q: Tensor, k: Tensor, v: Tensor) -> None:
     assert_type(ctx, fovea.Context)
     assert_type(fovea.torch.register("ours"), str)
     fovea.torch.activate()
+
+
+def over_ranks(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, mesh: DeviceMesh) -> None:
+    own = fovea.distributed.shard(q, mesh, layout="contiguous")
+    assert_type(fovea.distributed.unshard(own, dim=1), Tensor)
+    assert_type(fovea.distributed.positions(64, mesh, device="cpu"), Tensor)
+    assert_type(fovea.distributed.attention(q, k, v, mesh, query_start=[0, 9]), Tensor)
+    assert_type(fovea.distributed.ring_attention(q, k, v, causal=True, return_lse=True), Both)
+    assert_type(fovea.distributed.head_attention(q, k, v, alibi=lengths), Tensor)
+    o = fovea.distributed.decode(q, k, v, context_len=lengths, page_table=lengths)
+    assert_type(o, Tensor)
+    assert_type(fovea.distributed.kl_loss(q, k, q, k, reduction="sum"), Tensor)
+    assert_type(fovea.distributed.gla(q, k, v, gate_head=lengths), Tensor)
+    assert_type(fovea.distributed.delta(q, k, v, beta=lengths, return_state=True), Both)
+    assert_type(fovea.distributed.trace(q, k, v, keep=4), fovea.torch.Trace)
+    told: fovea.distributed.Cost = fovea.distributed.cost("ring", 8, 1 << 20, key_heads=2)
+    assert_type(told.seconds, float)
+    try:
+        fovea.distributed.ring_attention(q, k, v, None)
+    except fovea.distributed.PeerError as why:
+        print(why)
 
 
 def modules(x: Tensor, k: Tensor) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""As wrong.py, of fovea.torch and fovea.transformers."""
+"""As wrong.py, of fovea.torch, fovea.distributed and fovea.transformers."""
 
+import fovea.distributed
 import fovea.torch
 import fovea.transformers
 from torch import Tensor
@@ -18,4 +19,7 @@ def calls(q: Tensor, starts: Tensor) -> None:
     one: Tensor = fovea.torch.attention(q, q, q, return_lse=True)  # wrong: Incompatible types
     fovea.transformers.register(3)  # wrong: incompatible type "int"
     fovea.transformers.mask(3)  # wrong: Too many arguments
+    fovea.distributed.ring_attention(q, q, q, layout="striped")  # wrong: No overload
+    fovea.distributed.decode(q, q, q)  # wrong: No overload
+    fovea.distributed.cost("pipe", 2, 4)  # wrong: Literal['pipe']
     print(one)

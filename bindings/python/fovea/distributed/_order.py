@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tokens a rank has: contiguous shards, or two chunks from either end (zig-zag).
+
+Causally the tokens of a shard see as many keys as stand before them.  Contiguous shards then leave
+the first rank idle; with chunks r and 2 n - 1 - r of 2 n every rank has the same work."""
+
+import torch
+
+from .._errors import InvalidArgument
+from ._peers import Peers
+
+LAYOUTS = ("zigzag", "contiguous")
+
+
+def layout_of(op, layout):
+    if layout not in LAYOUTS:
+        raise InvalidArgument(f"{op}: layout is {layout!r}, wanted one of {', '.join(LAYOUTS)}")
+    return layout
+
+
+def chunks(rank, size, tokens, layout):
+    """[(first position, tokens)] of a rank's shard, in the order of its tokens."""
+    if layout == "contiguous" or size == 1:
+        return [(rank * tokens, tokens)]
+    half = tokens // 2
+    return [(rank * half, half), ((2 * size - 1 - rank) * half, half)]
+
+
+def even(op, tokens, size, layout, name="q"):
+    """Refuses a shard that zig-zag does not cut in two."""
+    if layout == "zigzag" and size > 1 and tokens % 2:
+        raise InvalidArgument(
+            f"{op}: {name} has {tokens} tokens on this rank, wanted an even number with layout "
+            "'zigzag'"
+        )
+
+
+class Axes:
+    """The ranks over which a token axis is cut: one group, or the two axes of a mesh.  The first
+    axis cuts by the layout, the second cuts each of its shards into contiguous parts."""
+
+    def __init__(self, op, group):
+        self.op = op
+        groups = [group]
+        if hasattr(group, "get_group") and getattr(group, "ndim", 1) == 2:
+            groups = [group.get_group(0), group.get_group(1)]
+        self.peers = [Peers(op, g) for g in groups]
+        self.size = 1
+        for peers in self.peers:
+            self.size *= peers.size
+
+    def spans(self, tokens, layout):
+        """[(first, last + 1)] of this rank's tokens, of `tokens` a rank."""
+        outer = self.peers[0]
+        inner = self.peers[1] if len(self.peers) > 1 else None
+        parts = inner.size if inner else 1
+        whole = chunks(outer.rank, outer.size, tokens * parts, layout)
+        if inner is None:
+            return [(a, a + n) for a, n in whole]
+        first, last, out, at = inner.rank * tokens, (inner.rank + 1) * tokens, [], 0
+        for a, n in whole:
+            x, y = max(first, at), min(last, at + n)
+            if x < y:
+                out.append((a + x - at, a + y - at))
+            at += n
+        return out
+
+
+def shard(x, group=None, *, dim=1, layout="zigzag"):
+    """This rank's tokens of x, which every rank has whole; dim is the axis of tokens.
+
+    group    None, a ProcessGroup, or a DeviceMesh; of two axes, the second cuts the first's shards
+    layout   "zigzag": chunks r and 2 n - 1 - r of 2 n; "contiguous": the r-th part
+
+    A number of tokens that does not divide is refused: pad the text."""
+    axes = Axes("shard", group)
+    layout_of("shard", layout)
+    total = x.shape[dim]
+    cut = axes.size * (2 if layout == "zigzag" and axes.peers[0].size > 1 else 1)
+    if total % cut:
+        raise InvalidArgument(
+            f"shard: x has {total} tokens in dimension {dim}, wanted a multiple of {cut} for "
+            f"{axes.size} ranks with layout {layout!r}"
+        )
+    spans = axes.spans(total // axes.size, layout)
+    return torch.cat([x.narrow(dim, a, b - a) for a, b in spans], dim).contiguous()
+
+
+def positions(tokens, group=None, *, layout="zigzag", device=None):
+    """(tokens) int64: the positions in the whole text of this rank's tokens, for rope."""
+    axes = Axes("positions", group)
+    layout_of("positions", layout)
+    even("positions", tokens, axes.peers[0].size, layout, "x")
+    return torch.cat([torch.arange(a, b, device=device) for a, b in axes.spans(tokens, layout)])
+
+
+def unshard(x, group=None, *, dim=1, layout="zigzag"):
+    """The whole tensor of every rank's shard, in the order of the text; what shard undoes.
+
+    The gradient is that of a loss which every rank computes alike: the own shard of it."""
+    axes = Axes("unshard", group)
+    layout_of("unshard", layout)
+    even("unshard", x.shape[dim], axes.peers[0].size, layout, "x")
+    return _Whole.apply(x, axes, dim % x.dim(), layout)
+
+
+def joined(peers, x, dim, layout):
+    """All shards of one group, in the order of the text."""
+    made = peers.gather(x).unbind(0)
+    tokens = x.shape[dim]
+    parts = []
+    for rank in range(peers.size):
+        at = 0
+        for a, n in chunks(rank, peers.size, tokens, layout):
+            parts.append((a, made[rank].narrow(dim, at, n)))
+            at += n
+    return torch.cat([y for _, y in sorted(parts, key=lambda part: part[0])], dim)
+
+
+class _Whole(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, axes, dim, layout):
+        ctx.spans, ctx.dim = axes.spans(x.shape[dim], layout), dim
+        for i, peers in reversed(list(enumerate(axes.peers))):
+            x = joined(peers, x, dim, layout if i == 0 else "contiguous")
+        return x
+
+    @staticmethod
+    def backward(ctx, grad):
+        own = torch.cat([grad.narrow(ctx.dim, a, b - a) for a, b in ctx.spans], ctx.dim)
+        return own, None, None, None
+

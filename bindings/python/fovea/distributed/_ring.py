@@ -1,0 +1,286 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ring_attention: rows stay, keys and values go round the ranks.
+
+At hop n a rank's rows meet the keys of rank r - n, which come while the hop before is computed.  The
+states (o, lse) of all hops are merged in the order of the hops.  In the backward dk and dv of a hop go
+home while the next one is computed, and are added there in the order of the hops too."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from .. import ops
+from .._errors import InvalidArgument
+from ..torch._arguments import autocast, flag, number, scaling, single
+from ..torch._place import place_of
+from . import _order, _peers
+from ._piece import Seen, pieces
+
+
+@functools.lru_cache(maxsize=64)
+def plan(rank, size, tokens, layout, seen):
+    """[(hop, pieces of this rank's rows, whether rank + hop sees this rank's keys)] of the hops in
+    which any rank has work.  The first hop is the rank's own."""
+    of = [tuple(_order.chunks(r, size, tokens, layout)) for r in range(size)]
+    everywhere = not (seen.left or len(seen.starts) > 2) and (layout == "zigzag" or not seen.right)
+    out = []
+    for hop in range(size):
+        mine = pieces(of[rank], of[(rank - hop) % size], seen)
+        theirs = bool(pieces(of[(rank + hop) % size], of[rank], seen)) if hop else True
+        if mine or theirs or everywhere or hop == 0:
+            out.append((hop, mine, theirs))
+    return out
+
+
+def begins(op, starts, total):
+    """The starts of packed texts as a tuple of integers; one text where there are none."""
+    if starts is None:
+        return (0, total)
+    if isinstance(starts, torch.Tensor):
+        starts = starts.tolist()
+    starts = tuple([int(number(op, "query_start", x)) for x in starts])
+    if len(starts) < 2 or starts[0] != 0 or any(a > b for a, b in zip(starts, starts[1:])):
+        raise InvalidArgument(f"{op}: query_start does not ascend from 0")
+    if starts[-1] > total:
+        raise InvalidArgument(
+            f"{op}: query_start ends at {starts[-1]}, wanted at most {total}, the tokens of all ranks"
+        )
+    return starts
+
+
+def seen_by(op, peers, tokens, causal, left, right, sinks, starts):
+    """Seen, from the numbers of a call."""
+    left, right = _peers.count(op, "window_left", left), _peers.count(op, "window_right", right)
+    sinks = _peers.count(op, "sink_keys", sinks)
+    right = 1 if flag(op, "causal", causal) else right
+    return Seen(left, right, sinks, begins(op, starts, tokens * peers.size))
+
+
+class Hops:
+    """The hops of a plan, with the tensors of the rank whose keys are seen: those of the next hop
+    come while this one is computed."""
+
+    def __init__(self, peers, steps, tensors):
+        self.peers, self.steps, self.tensors = peers, steps, tensors
+
+    def ask(self, i):
+        if i >= len(self.steps):
+            return None
+        peers, (hop, mine, theirs) = self.peers, self.steps[i]
+        rooms = [torch.empty_like(x) for x in self.tensors] if mine else []
+        return peers.exchange(
+            (peers.rank + hop) % peers.size if theirs else None, self.tensors,
+            (peers.rank - hop) % peers.size if mine else None, rooms, 2 * hop,
+        )  # fmt: skip
+
+    def __iter__(self):
+        held = self.tensors
+        for i, (hop, mine, _) in enumerate(self.steps):
+            coming = self.ask(i + 1)
+            yield hop, mine, held
+            held = coming() if coming else None
+
+
+class Home:
+    """Sums of gradients that other ranks send for this rank's own keys."""
+
+    def __init__(self, peers, sums):
+        self.peers, self.sums, self.coming = peers, sums, None
+
+    def send(self, hop, parts, theirs, like):
+        """parts, or None, go to the rank whose keys they are of; what came for the hop before is
+        added."""
+        self.add()
+        peers = self.peers
+        if hop == 0:
+            if parts is not None:
+                for total, part in zip(self.sums, parts):
+                    total += part
+            return
+        rooms = [torch.empty_like(x) for x in like] if theirs else []
+        self.coming = peers.exchange(
+            (peers.rank - hop) % peers.size if parts is not None else None, parts or [],
+            (peers.rank + hop) % peers.size if theirs else None, rooms, 2 * hop + 1,
+        )  # fmt: skip
+
+    def add(self):
+        if self.coming:
+            for total, part in zip(self.sums, self.coming()):
+                total += part
+        self.coming = None
+
+
+def packing(piece, device, cache):
+    """Fields of a call for packed texts."""
+    if piece.starts is None:
+        return {}
+    made = cache.get(piece.starts)
+    if made is None:
+        made = cache[piece.starts] = torch.tensor(piece.starts, dtype=torch.int32, device=device)
+    longest = max(b - a for a, b in zip(piece.starts, piece.starts[1:]))
+    return {"query_start": made, "key_start": made, "query_max": longest, "key_max": longest}
+
+
+def windows(piece):
+    causal = piece.right == 1
+    return {
+        "window_left": piece.left, "window_right": 0 if causal else piece.right, "causal": int(causal)
+    }  # fmt: skip
+
+
+class States:
+    """o and lse of rows over the keys seen so far: slot 0; slot 1 is where a new part is made."""
+
+    def __init__(self, q, width):
+        b, s, h, _ = q.shape
+        self.o = torch.empty((2, b, s, h, width), dtype=torch.float32, device=q.device)
+        self.lse = torch.empty((2, b, h, s), dtype=torch.float32, device=q.device)
+        self.o[0].zero_()
+        self.lse[0].fill_(float("-inf"))
+        self.touched = []
+
+    def add(self, rows, run, context):
+        """run(o, lse) makes the part of these rows."""
+        a, b = rows
+        fresh = all(b <= x or a >= y for x, y in self.touched)
+        slot = 0 if fresh else 1
+        run(self.o[slot, :, a:b], self.lse[slot, :, :, a:b])
+        self.touched.append(rows)
+        if not fresh:
+            o, lse = self.o[:, :, a:b], self.lse[:, :, :, a:b]
+            ops.merge_forward(context, o, lse, o=o[0], lse=lse[0])
+
+
+class _Ring(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, q, k, v, sink_logit, peers, steps, numbers):
+        place = place_of(q.device)
+        place.follow()
+        context, states, cache = place.context, States(q, v.shape[3]), {}
+        k, v = k.contiguous(), v.contiguous()
+        for _, mine, held in Hops(peers, steps, [k, v]):
+            for piece in mine:
+                (a, b), (x, y) = piece.rows, piece.keys
+
+                def run(o, lse, a=a, b=b, x=x, y=y, piece=piece, held=held):
+                    ops.attention_forward(
+                        context, q[:, a:b], held[0][:, x:y], held[1][:, x:y], o=o, lse=lse,
+                        **numbers, **windows(piece), **packing(piece, q.device, cache),
+                    )  # fmt: skip
+
+                states.add(piece.rows, run, context)
+        o, lse = states.o[0], states.lse[0].clone()
+        if sink_logit is not None:
+            total = torch.logaddexp(lse, sink_logit[:, None])
+            o = o * (lse - total).exp().transpose(1, 2)[..., None]
+            lse = total
+        o = o.to(q.dtype) if q.dtype != torch.float32 or sink_logit is not None else o.clone()
+        ctx.save_for_backward(q, k, v, sink_logit, o, lse)
+        ctx.peers, ctx.steps, ctx.numbers, ctx.cache = peers, steps, numbers, cache
+        ctx.set_materialize_grads(False)
+        return o, lse
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, dout, dlse):
+        q, k, v, sink_logit, o, lse = ctx.saved_tensors
+        place = place_of(q.device)
+        place.follow()
+        dout = torch.zeros_like(o) if dout is None else dout.contiguous()
+        dlse = None if dlse is None else dlse.contiguous()
+        dq, dk, dv = [torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (q, k, v)]
+        home = Home(ctx.peers, [dk, dv])
+        for (hop, mine, held), (_, _, theirs) in zip(Hops(ctx.peers, ctx.steps, [k, v]), ctx.steps):
+            parts = None
+            if mine:
+                parts = _gradients(place.context, ctx, mine, held, (q, o, lse, dout, dlse), dq)
+            home.send(hop, parts, theirs, [k, v])
+        home.add()
+        dsink = None
+        if sink_logit is not None and ctx.needs_input_grad[3]:
+            delta = (dout.float() * o.float()).sum(-1).transpose(1, 2)
+            delta = delta if dlse is None else delta - dlse
+            dsink = -((sink_logit[:, None] - lse).exp() * delta).sum((0, 2))
+        return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), dsink, None, None, None
+
+
+def _gradients(context, ctx, mine, held, of_rows, dq):
+    """dk and dv of one hop, in the keys' dtype; dq is added to."""
+    q, o, lse, dout, dlse = of_rows
+    k, v = held
+    sums = [torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in held]
+    for piece in mine:
+        (a, b), (x, y) = piece.rows, piece.keys
+        made = ops.attention_backward(
+            context, q[:, a:b], k[:, x:y], v[:, x:y], o[:, a:b], lse[:, :, a:b], dout[:, a:b],
+            dlse=None if dlse is None else dlse[:, :, a:b], **ctx.numbers, **windows(piece),
+            **packing(piece, q.device, ctx.cache),
+        )  # fmt: skip
+        dq[:, a:b] += made[0]
+        sums[0][:, x:y] += made[1]
+        sums[1][:, x:y] += made[2]
+    return [total.to(x.dtype) for total, x in zip(sums, held)]
+
+
+@_peers.eager
+def ring_attention(q, k, v, group=None, *, causal=False, scale=None, window_left=0, window_right=0,
+                   sink_keys=0, softcap=0.0, sink_logit=None, query_start=None, layout="zigzag",
+                   return_lse=False, check=True):  # fmt: skip
+    """Attention of a text that is cut over the ranks of a group, with gradients.
+
+    q (b, s, h, d), k (b, s, g, d), v (b, s, g, e): this rank's tokens, as shard(x, layout=layout)
+    gives them; s, h, g, d, e are the same on every rank.  Gives this rank's rows of o, and with
+    return_lse (o, lse), lse (b, h, s) f32.
+
+    group         None (all ranks), a ProcessGroup, or a DeviceMesh of one axis
+    causal, scale, window_left, window_right, sink_keys, softcap   as fovea.torch.attention, of
+                  positions in the whole text
+    sink_logit    (h), the same on every rank; its gradient is that of this rank's rows
+    query_start   packed texts: their first tokens in the whole, then the end of the last; integers,
+                  or a tensor, which is read.  Then b = 1
+    layout        "zigzag": the same causal work on every rank; "contiguous"
+    check         arguments are compared over the ranks before a call.  False saves an exchange of
+                  1 KiB, and ranks that differ then end in a timeout
+
+    Each rank has memory for its own keys and for those of two others.  dk and dv of a hop are rounded
+    to k's dtype, as the library gives them, and summed in f32.  Bits are the same every run for a
+    fixed number of ranks."""
+    op = "ring_attention"
+    peers = _peers.Peers(op, group)
+    if torch.is_tensor(q):
+        q, k, v = autocast(q, k, v)
+    numbers = {}
+
+    def describe():
+        words = _peers.tensors(op, {"q": 4, "k": 4, "v": 4, "sink_logit": 1}, q=q, k=k, v=v,
+                               sink_logit=sink_logit)  # fmt: skip
+        _peers.attend_shapes(op, q, k, v)
+        _order.layout_of(op, layout)
+        _order.even(op, q.shape[1], peers.size, layout)
+        if sink_logit is not None and sink_logit.shape[0] != q.shape[2]:
+            raise InvalidArgument(
+                f"{op}: sink_logit has {sink_logit.shape[0]} elements, wanted {q.shape[2]}"
+            )
+        if query_start is not None and q.shape[0] != 1:
+            raise InvalidArgument(f"{op}: q has batch {q.shape[0]}, wanted 1 with query_start")
+        numbers["seen"] = seen_by(op, peers, q.shape[1], causal, window_left, window_right,
+                                  sink_keys, query_start)  # fmt: skip
+        numbers["scale"] = scaling(op, scale)
+        numbers["softcap"] = float(number(op, "softcap", softcap))
+        seen = numbers["seen"]
+        starts = seen.starts if len(seen.starts) < 8 else hash(seen.starts)
+        return words + [
+            f"{name} is {value}"
+            for name, value in {
+                "layout": layout, "causal or window_right": seen.right, "window_left": seen.left,
+                "sink_keys": seen.sinks, "scale": numbers["scale"], "softcap": numbers["softcap"],
+                "query_start": starts,
+            }.items()
+        ]  # fmt: skip
+
+    peers.agree(check, describe)
+    steps = plan(peers.rank, peers.size, q.shape[1], layout, numbers.pop("seen"))
+    o, lse = _Ring.apply(q, k, v, single(sink_logit), peers, steps, numbers)
+    return (o, lse) if return_lse else o

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks: processes in one gloo group that run a function each and give back what it returns."""
+
+import datetime
+import multiprocessing
+import os
+import sys
+import tempfile
+import traceback
+
+
+def serve(rank, size, store, seconds, pipe):
+    """A rank's life: groups of all and of pairs, then one function after the other."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=size,
+        timeout=datetime.timedelta(seconds=seconds),
+    )  # fmt: skip
+    groups = {size: dist.group.WORLD}
+    if size == 4:
+        pairs = [dist.new_group(pair) for pair in ([0, 1], [2, 3])]
+        groups[2] = pairs[rank // 2]
+    pipe.send("ready")
+    while (work := pipe.recv()) is not None:
+        function, of, arguments = work
+        try:
+            torch.manual_seed(0)
+            pipe.send((True, function(groups[of], **arguments)))
+        except Exception as why:
+            pipe.send((False, (type(why).__name__, str(why), traceback.format_exc())))
+
+
+class Ranks:
+    def __init__(self, size, seconds=60):
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))  # of what is preloaded
+        fork = multiprocessing.get_context("forkserver")
+        fork.set_forkserver_preload(["torch", "torch.distributed", "fovea.distributed"])
+        self.folder = tempfile.TemporaryDirectory()
+        store, self.size = os.path.join(self.folder.name, "store"), size
+        self.pipes, self.processes = [], []
+        for rank in range(size):
+            mine, theirs = fork.Pipe()
+            process = fork.Process(target=serve, args=(rank, size, store, seconds, theirs), daemon=True)
+            process.start()
+            theirs.close()
+            self.pipes.append(mine)
+            self.processes.append(process)
+        for pipe in self.pipes:
+            assert pipe.poll(120) and pipe.recv() == "ready"
+
+    def run(self, of, function, **arguments):
+        """What function(group, **arguments) gives on each rank of a group of `of`; raises what a
+        rank raised."""
+        made = self.outcomes(of, function, **arguments)
+        for good, what in made:
+            if not good:
+                raise AssertionError(what[2])
+        return [what for _, what in made]
+
+    def outcomes(self, of, function, seconds=120, **arguments):
+        """(True, what it gave) or (False, (class, sentence, trace)) of each rank; None of a dead one."""
+        for pipe in self.pipes[:of]:
+            pipe.send((function, of, arguments))
+        return [self.answer(pipe, seconds) for pipe in self.pipes[:of]]
+
+    @staticmethod
+    def answer(pipe, seconds):
+        assert pipe.poll(seconds), "a rank does not answer"
+        try:
+            return pipe.recv()
+        except EOFError:
+            return None
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for pipe, process in zip(self.pipes, self.processes):
+            try:
+                pipe.send(None)
+            except OSError:
+                pass
+            process.join(5)
+            if process.is_alive():
+                process.kill()
+        self.folder.cleanup()
