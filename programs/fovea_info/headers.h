@@ -20,6 +20,7 @@
 #include "fovea/experimental/select.h"
 #include "fovea/experimental/evict.h"
 #include "fovea/experimental/indexed.h"
+#include "fovea/experimental/quantised.h"
 #include "fovea/experimental/pooled.h"
 #include "fovea/experimental/probed.h"
 #include "fovea/experimental/flex.h"

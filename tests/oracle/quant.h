@@ -229,9 +229,10 @@ struct QuantForwardResult {
   Out o, lse;
 };
 
-inline QuantForwardResult quant_forward(const fovea_quant_forward_params& p, Mode mode) {
+// p: formats, o and lse alone.
+inline QuantForwardResult quant_forward(const QuantAttention& a,
+                                        const fovea_quant_forward_params& p, Mode mode) {
   constexpr int64_t kTile = 128;
-  const QuantAttention a = load_quant(p);
   const bool exact = mode == Mode::exact;
   QuantForwardResult out{Out(p.o, weight_unit(p.p_format)), Out()};
   if (p.lse.data) out.lse = Out(p.lse, 0);
@@ -349,6 +350,10 @@ inline QuantForwardResult quant_forward(const fovea_quant_forward_params& p, Mod
     }
   }
   return out;
+}
+
+inline QuantForwardResult quant_forward(const fovea_quant_forward_params& p, Mode mode) {
+  return quant_forward(load_quant(p), p, mode);
 }
 
 }  // namespace oracle

@@ -22,6 +22,7 @@
 #include "pooled.h"
 #include "probed.h"
 #include "project.h"
+#include "quantised.h"
 #include "recipe.h"
 #include "select.h"
 #include "sparse.h"
@@ -58,6 +59,7 @@
   X(x_select_line) \
   X(x_select_heads) \
   X(x_indexed_forward) \
+  X(x_quantised_forward) \
   X(x_pooled_forward) \
   X(x_probed_forward) \
   X(x_flex_forward) \

@@ -5,77 +5,15 @@
 #include "core/convert.h"
 #include "core/locate.h"
 #include "core/plan.h"
+#include "core/scale_group.h"
 #include "fovea/quant.h"
 
 namespace fovea {
-
-constexpr int64_t kCodeRun = 128;  // tokens in a unit of transposed codes
 
 // Where transposed codes keep token i of a run of 16, with v_perm16.
 FOVEA_HD int64_t permuted(int64_t i) {
   return (i & ~int64_t{15}) | (i >> 1 & 3) << 2 | (i >> 3 & 1) << 1 | (i & 1);
 }
-// The block of token i >= 0: blocks are of 16, 32 or a multiple of 64 tokens.  On the device the
-// division of two int64 is a call and takes its registers; 2^38 tokens fit no device.
-FOVEA_HD int64_t block_of(int64_t i, int64_t block) {
-  if (block == kCodeRun) return i >> 7;
-  if (block <= 64) return i >> (block == 64 ? 6 : block == 32 ? 5 : 4);
-#ifdef __CUDA_ARCH__
-  return static_cast<uint32_t>(i >> 6) / static_cast<uint32_t>(block >> 6);
-#else
-  return i / block;
-#endif
-}
-
-// Entries of sequence r in a row of scales, or of units of codes: where the first is.
-FOVEA_HD int64_t first_entry(const IntVector& start, int64_t s, int64_t r, int64_t block) {
-  if (!start) return 0;
-  return block ? block_of(clamp_i64(start[r], 0, s), block) + r : r;
-}
-// How many entries a row has.
-inline int64_t entries(const IntVector& start, int64_t s, int64_t sequences, int64_t block) {
-  if (start) return (block ? s / block : 0) + sequences;
-  return block ? (s + block - 1) / block : 1;
-}
-
-// The tokens that share a scale, of the groups that every column of a token is in: BLOCK, THREAD_Q,
-// THREAD_K and TOKEN.
-struct ScaleGroup {
-  int32_t kind;   // fovea_scale_group
-  int64_t block;  // of BLOCK and THREAD: 0 is one a sequence
-
-  // Scales of a block.
-  FOVEA_HD int64_t parts() const {
-    return kind == FOVEA_SCALE_GROUP_THREAD_Q ? 8 : kind == FOVEA_SCALE_GROUP_THREAD_K ? 4 : 1;
-  }
-  // The entry of token i >= 0 of a sequence, counted from the sequence's first.
-  FOVEA_HD int64_t entry(int64_t i) const {
-    if (kind == FOVEA_SCALE_GROUP_TOKEN) return i;
-    const int64_t first = block ? block_of(i, block) : 0;
-    if (kind == FOVEA_SCALE_GROUP_THREAD_Q) return first * 8 + i % 8;
-    if (kind == FOVEA_SCALE_GROUP_THREAD_K) return first * 4 + i % 8 / 2;
-    return first;
-  }
-  // Where sequence r has its first entry in a row.
-  FOVEA_HD int64_t first(const IntVector& start, int64_t s, int64_t r) const {
-    if (kind == FOVEA_SCALE_GROUP_TOKEN) return start ? clamp_i64(start[r], 0, s) : 0;
-    return first_entry(start, s, r, block) * parts();
-  }
-};
-
-// How many entries a row of scales of tokens has.
-inline int64_t entries(const IntVector& start, int64_t s, int64_t sequences,
-                       const ScaleGroup& group) {
-  if (group.kind == FOVEA_SCALE_GROUP_TOKEN) return s;
-  return entries(start, s, sequences, group.block) * group.parts();
-}
-
-// Columns of transposed codes for that many units; no tensor has the most there can be.
-inline int64_t code_columns(int64_t units) {
-  int64_t columns;
-  return __builtin_mul_overflow(units, kCodeRun, &columns) ? INT64_MAX : columns;
-}
-
 enum class CodeKind : int32_t { e4m3, i8, i4, e2m1 };
 
 // Codes and their scales: what quantising writes and the reverse reads.

@@ -183,6 +183,14 @@ const FOVEA_X_SELECT_SCORE_HAMMING = Int32(2)
 const FOVEA_X_SELECT_SCORE_SUBSET = Int32(3)
 const X_SELECT_SCORE = (dot=FOVEA_X_SELECT_SCORE_DOT, relu_weighted=FOVEA_X_SELECT_SCORE_RELU_WEIGHTED, hamming=FOVEA_X_SELECT_SCORE_HAMMING, subset=FOVEA_X_SELECT_SCORE_SUBSET)
 
+# What an operand is rounded to.
+const FOVEA_X_CODE_E4M3 = Int32(0)
+const FOVEA_X_CODE_I8 = Int32(1)
+const FOVEA_X_CODE_I4 = Int32(2)
+const FOVEA_X_CODE_E2M1 = Int32(3)
+const FOVEA_X_CODE_PLAIN = Int32(4)
+const X_CODE = (e4m3=FOVEA_X_CODE_E4M3, i8=FOVEA_X_CODE_I8, i4=FOVEA_X_CODE_I4, e2m1=FOVEA_X_CODE_E2M1, plain=FOVEA_X_CODE_PLAIN)
+
 # What of the probabilities is chosen from.
 const FOVEA_X_PROBED_KIND_BLOCKS = Int32(0)
 const FOVEA_X_PROBED_KIND_COLUMNS = Int32(1)
@@ -1321,6 +1329,42 @@ struct XIndexedForwardParams
     measure::Int32
     reduce::Int32
     causal::Int32
+    reserved::Int32
+end
+
+# fovea_x_quantised_forward_params
+struct XQuantisedForwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    o::Tensor
+    lse::Tensor
+    query_start::Tensor
+    key_start::Tensor
+    sink_logit::Tensor
+    query_max::Int64
+    key_max::Int64
+    window_left::Int64
+    window_right::Int64
+    seed::Int64
+    scale::Float32
+    softcap::Float32
+    v_scale_max::Float32
+    causal::Int32
+    hadamard::Int32
+    code::Int32
+    v_code::Int32
+    q_group::Int32
+    k_group::Int32
+    v_group::Int32
+    q_block::Int32
+    k_block::Int32
+    v_block::Int32
+    q_smooth::Int32
+    k_smooth::Int32
+    p_format::Int32
+    accumulate::Int32
     reserved::Int32
 end
 
@@ -2776,6 +2820,14 @@ fovea_x_indexed_forward_workspace(ctx, params, bytes) =
 const _fovea_x_indexed_forward = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_indexed_forward(ctx, params) =
     ccall(symbol(_fovea_x_indexed_forward, :fovea_x_indexed_forward), Int32, (Ptr{Cvoid}, Ref{XIndexedForwardParams}), ctx, params)
+
+const _fovea_x_quantised_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_quantised_forward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_quantised_forward_workspace, :fovea_x_quantised_forward_workspace), Int32, (Ptr{Cvoid}, Ref{XQuantisedForwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_quantised_forward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_quantised_forward(ctx, params) =
+    ccall(symbol(_fovea_x_quantised_forward, :fovea_x_quantised_forward), Int32, (Ptr{Cvoid}, Ref{XQuantisedForwardParams}), ctx, params)
 
 const _fovea_x_pooled_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_pooled_forward_workspace(ctx, params, bytes) =

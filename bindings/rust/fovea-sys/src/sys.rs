@@ -283,6 +283,16 @@ c_enum! {
 }
 
 c_enum! {
+    /// What an operand is rounded to.
+    fovea_x_code;
+    FOVEA_X_CODE_E4M3: E4M3 = 0, "8 bits, floating point";
+    FOVEA_X_CODE_I8: I8 = 1, "8 bits, integers";
+    FOVEA_X_CODE_I4: I4 = 2, "4 bits, integers; not of v";
+    FOVEA_X_CODE_E2M1: E2M1 = 3, "4 bits, floating point, with scales of 16 or 32 values";
+    FOVEA_X_CODE_PLAIN: PLAIN = 4, "v stays as it is: f16 or bf16";
+}
+
+c_enum! {
     /// What of the probabilities is chosen from.
     fovea_x_probed_kind;
     FOVEA_X_PROBED_KIND_BLOCKS: BLOCKS = 0, "sums over row blocks and key blocks, of all rows";
@@ -1995,6 +2005,57 @@ c_struct! {
     reduce: i32 = 2628, "The fovea_x_select_reduce.";
     causal: i32 = 2632, "1: window_right = 1";
     reserved: i32 = 2636, "0";
+}
+
+c_struct! {
+    /// ```text
+    /// Attention of codes of q, k and v.
+    ///
+    /// Codes, groups, smoothing and the order of arithmetic are those of quant_quantize and
+    /// quant_forward (quant.h).  k is quantised first, then q, then v, whose codes are transposed.
+    /// k_smooth takes k's mean over its sequence off; lse is that of the unsmoothed scores.  q_smooth
+    /// takes the mean of each 128 rows of q off and adds the scores that it makes.
+    ///
+    /// Sequences are full, or packed by *_start: padding would enter means and scales.
+    /// Errors name this operation, then the part that refuses, with that part's names of fields.
+    /// Limits are those of the parts.  Workspace: theirs, codes, scales and means.  q_smooth takes
+    /// 4 b h ceil(s / 128) t bytes beside these.
+    /// Sources: FlashAttention-3 (2407.08608), SageAttention (2410.02367), SageAttention2
+    /// (2411.10958), SageAttention2++ (2505.21136), SageAttention3 and SageBwd (2505.11594).
+    /// ```
+    fovea_x_quantised_forward_params: 888 bytes;
+    struct_size: usize = 0, "sizeof(fovea_x_quantised_forward_params)";
+    q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
+    k: fovea_tensor = 104, "`(key_b, t, g, d)` as q";
+    v: fovea_tensor = 200, "`(key_b, t, g, e)` as q";
+    o: fovea_tensor = 296, "`(b, s, h, e)` f32 f16 bf16";
+    lse: fovea_tensor = 392, "`(b, h, s)` f32: natural log of each row's sum";
+    query_start: fovea_tensor = 488, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+    key_start: fovea_tensor = 584, "`(r+1)` i32: first packed key of each sequence";
+    sink_logit: fovea_tensor = 680, "`(h)` f32: a learned term of the denominator: not scaled or capped";
+    query_max: i64 = 776, "longest sequence of rows, bounds the grid; 0: s";
+    key_max: i64 = 784, "longest sequence of keys; 0: t";
+    window_left: i64 = 792, "keys seen to the left, the row's own position counted; 0: all";
+    window_right: i64 = 800, "keys seen to the right, the row's own position counted; 0: all, 1: none after itself";
+    seed: i64 = 808, "signs of the rotation; with hadamard";
+    scale: f32 = 816, r"\> 0; 0: 1 / sqrt(d)";
+    softcap: f32 = 820, r"\> 0; 0: none";
+    v_scale_max: f32 = 824, "the largest e4m3 code of v; 0: 448";
+    causal: i32 = 828, "1: window_right = 1";
+    hadamard: i32 = 832, "1: rotate the columns of q and k first";
+    code: i32 = 836, "fovea_x_code of q and k";
+    v_code: i32 = 840, "fovea_x_code of v";
+    q_group: i32 = 844, "fovea_scale_group of q";
+    k_group: i32 = 848, "fovea_scale_group of k";
+    v_group: i32 = 852, "fovea_scale_group of v; with v_code PLAIN 0";
+    q_block: i32 = 856, "rows that share an entry of q's scales: quant_quantize's block";
+    k_block: i32 = 860, "the same of k";
+    v_block: i32 = 864, "the same of v";
+    q_smooth: i32 = 868, "fovea_smooth of q: NONE or BLOCK";
+    k_smooth: i32 = 872, "fovea_smooth of k: NONE or SEQUENCE";
+    p_format: i32 = 876, "The fovea_p_format.";
+    accumulate: i32 = 880, "The fovea_accumulate.";
+    reserved: i32 = 884, "0";
 }
 
 c_struct! {
@@ -3829,6 +3890,7 @@ functions! {
         x_select_line: fovea_x_select_line_params, fovea_x_select_line, fovea_x_select_line_workspace;
         x_select_heads: fovea_x_select_heads_params, fovea_x_select_heads, fovea_x_select_heads_workspace;
         x_indexed_forward: fovea_x_indexed_forward_params, fovea_x_indexed_forward, fovea_x_indexed_forward_workspace;
+        x_quantised_forward: fovea_x_quantised_forward_params, fovea_x_quantised_forward, fovea_x_quantised_forward_workspace;
         x_pooled_forward: fovea_x_pooled_forward_params, fovea_x_pooled_forward, fovea_x_pooled_forward_workspace;
         x_probed_forward: fovea_x_probed_forward_params, fovea_x_probed_forward, fovea_x_probed_forward_workspace;
         x_flex_forward: fovea_x_flex_forward_params, fovea_x_flex_forward, fovea_x_flex_forward_workspace;

@@ -20,6 +20,7 @@ pub use crate::sys::fovea_smooth as Smooth;
 pub(crate) mod experimental {
     pub use crate::sys::fovea_x_beta_map as XBetaMap;
     pub use crate::sys::fovea_x_cache_rule as XCacheRule;
+    pub use crate::sys::fovea_x_code as XCode;
     pub use crate::sys::fovea_x_compare_measure as XCompareMeasure;
     pub use crate::sys::fovea_x_conv1d_activation as XConv1dActivation;
     pub use crate::sys::fovea_x_feature_map as XFeatureMap;

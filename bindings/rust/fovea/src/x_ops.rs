@@ -1310,6 +1310,59 @@ op! {
 
 op! {
     /// ```text
+    /// Attention of codes of q, k and v.
+    ///
+    /// Codes, groups, smoothing and the order of arithmetic are those of quant_quantize and
+    /// quant_forward (quant.h).  k is quantised first, then q, then v, whose codes are transposed.
+    /// k_smooth takes k's mean over its sequence off; lse is that of the unsmoothed scores.  q_smooth
+    /// takes the mean of each 128 rows of q off and adds the scores that it makes.
+    ///
+    /// Sequences are full, or packed by *_start: padding would enter means and scales.
+    /// Errors name this operation, then the part that refuses, with that part's names of fields.
+    /// Limits are those of the parts.  Workspace: theirs, codes, scales and means.  q_smooth takes
+    /// 4 b h ceil(s / 128) t bytes beside these.
+    /// Sources: FlashAttention-3 (2407.08608), SageAttention (2410.02367), SageAttention2
+    /// (2411.10958), SageAttention2++ (2505.21136), SageAttention3 and SageBwd (2505.11594).
+    /// ```
+    XQuantisedForward(x_quantised_forward: fovea_x_quantised_forward_params, fovea_x_quantised_forward, fovea_x_quantised_forward_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(key_b, t, g, d)` as q";
+        v set_v: in, "`(key_b, t, g, e)` as q";
+        o set_o: out, "`(b, s, h, e)` f32 f16 bf16";
+    }
+    may {
+        lse set_lse: out, "`(b, h, s)` f32: natural log of each row's sum";
+        query_start set_query_start: in, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+        key_start set_key_start: in, "`(r+1)` i32: first packed key of each sequence";
+        sink_logit set_sink_logit: in, "`(h)` f32: a learned term of the denominator: not scaled or capped";
+        query_max set_query_max: i64, "longest sequence of rows, bounds the grid; 0: s";
+        key_max set_key_max: i64, "longest sequence of keys; 0: t";
+        window_left set_window_left: i64, "keys seen to the left, the row's own position counted; 0: all";
+        window_right set_window_right: i64, "keys seen to the right, the row's own position counted; 0: all, 1: none after itself";
+        seed set_seed: i64, "signs of the rotation; with hadamard";
+        scale set_scale: f32, r"\> 0; 0: 1 / sqrt(d)";
+        softcap set_softcap: f32, r"\> 0; 0: none";
+        v_scale_max set_v_scale_max: f32, "the largest e4m3 code of v; 0: 448";
+        causal set_causal: bool, "1: window_right = 1";
+        hadamard set_hadamard: bool, "1: rotate the columns of q and k first";
+        code set_code: i32, "fovea_x_code of q and k";
+        v_code set_v_code: i32, "fovea_x_code of v";
+        q_group set_q_group: i32, "fovea_scale_group of q";
+        k_group set_k_group: i32, "fovea_scale_group of k";
+        v_group set_v_group: i32, "fovea_scale_group of v; with v_code PLAIN 0";
+        q_block set_q_block: i32, "rows that share an entry of q's scales: quant_quantize's block";
+        k_block set_k_block: i32, "the same of k";
+        v_block set_v_block: i32, "the same of v";
+        q_smooth set_q_smooth: i32, "fovea_smooth of q: NONE or BLOCK";
+        k_smooth set_k_smooth: i32, "fovea_smooth of k: NONE or SEQUENCE";
+        p_format set_p_format: enum PFormat, "The fovea_p_format.";
+        accumulate set_accumulate: enum Accumulate, "The fovea_accumulate.";
+    }
+}
+
+op! {
+    /// ```text
     /// Attention over key blocks that summaries choose.
     ///
     /// Columns summarise key blocks, by x_pool_forward: the mean of the keys, for BOX their largest and

@@ -51,6 +51,7 @@ names! {
         x_select_line
         x_select_heads
         x_indexed_forward
+        x_quantised_forward
         x_pooled_forward
         x_probed_forward
         x_flex_forward

@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "contract_call.h"
+
+namespace contract {
+namespace {
+
+const Calls kCalls = {
+    {"x_quantised_forward", "plain", "lse", "q:bf16"},
+    {"x_quantised_forward", "all", "sink_logit lse",
+     "q:f16 code=1 q_group=1 q_block=16 k_group=2 k_block=64 k_smooth=1 v_group=4 p_format=1"},
+    {"x_quantised_forward", "plain_v", "lse",
+     "q:f16 code=1 v_code=4 q_block=128 k_block=64 k_smooth=1 p_format=2 accumulate=2"},
+    {"x_quantised_forward", "packed", "lse query_start key_start", "b=1 r=2 q:bf16"},
+    {"x_quantised_forward", "large", "lse", "s=64 t=128 q:bf16"},
+};
+
+}  // namespace
+}  // namespace contract

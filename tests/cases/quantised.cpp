@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// x_quantised_forward: a covering array of formats, groups, smoothing and places; the edges.
+#include "oracle/quantised.h"
+
+#include "cases/table.h"
+
+namespace cases {
+namespace {
+
+using Params = fovea_x_quantised_forward_params;
+
+double start_of(const int64_t* i, double first, double second, double end) {
+  return i[0] == 0 ? 0 : i[0] == 1 ? first : i[0] == 2 ? second : end;
+}
+
+Table table() {
+  return Table("x_quantised_forward",
+               [](TableCall& made) -> std::vector<Expected> {
+                 const oracle::QuantisedOracle oracle(made.params<Params>());
+                 const auto exact = oracle.run(oracle::Mode::exact);
+                 const auto rounded = oracle.run(oracle::Mode::rounded);
+                 return {{"o", exact.o, rounded.o}, {"lse", exact.lse, rounded.lse}};
+               },
+               {{"query_start",
+                 [](const int64_t* i, double) { return start_of(i, 60, 60, 150); }},
+                {"key_start", [](const int64_t* i, double) { return start_of(i, 130, 170, 300); }}});
+}
+
+const char* const kFormats[] = {
+    "",
+    "q_block=64 k_block=128",
+    "hadamard=1 seed=5",
+    "code=1 v_code=4 p_format=2 accumulate=2 q_block=128 k_block=64 k_smooth=1",
+    "code=1 q_group=1 q_block=16 k_group=2 k_block=128 k_smooth=1 v_group=4 p_format=1",
+    "code=1 q_group=3 k_group=3 v_group=4 v_scale_max=2.25 p_format=1 accumulate=2",
+    "code=2 q_group=1 q_block=32 k_group=2 k_block=64 k_smooth=1 q_smooth=2 v_group=4 p_format=1",
+    "code=3 v_code=3 q_group=5 k_group=5 v_group=7 k_smooth=1 q_smooth=2 p_format=4 accumulate=1",
+    "code=3 v_code=3 q_group=6 k_group=6 v_group=8 k_smooth=1 q_smooth=2 p_format=5 accumulate=1",
+    "code=1 v_code=1 q_block=64 k_block=64 v_block=64 k_smooth=1 p_format=3 accumulate=1"};
+
+std::vector<harness::Case> cases_of() {
+  Table all = table();
+  std::vector<std::string> formats(std::begin(kFormats), std::end(kFormats));
+  all.sweep({formats,
+             {"q:f16", "q:bf16"},
+             {"b=2 h=4 g=2 d=64 e=64", "b=1 h=2 g=2 d=128 e=128", "b=1 h=3 g=1 d=32 e=96"},
+             {"s=70 t=140", "s=130 t=257", "s=1 t=65", "b=1 r=3 s=150 t=300 query_start key_start"},
+             {"", "causal=1", "window_left=40 window_right=9", "sink_logit", "scale=0.2"},
+             {"contiguous", "head_first", "odd"},
+             {"lse o:f32", "lse", ""}},
+            17);
+  all.each("small", {"b=1 s=2 t=5 h=2 g=1 d=4 e=4 q:f16 lse",
+                     "b=1 s=3 t=6 h=2 g=1 d=4 e=4 q:bf16 lse code=1 v_code=4 p_format=2 q_block=64"
+                     " k_block=64 k_smooth=1"},
+           true);
+  all.each("edge", {"s=0 t=5 q:f16", "s=3 t=0 q:f16 lse", "h=0 g=1 s=2 t=2 q:f16"});
+  return all.cases();
+}
+
+const Family kFamily("quantised", cases_of);
+
+}  // namespace
+}  // namespace cases

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// Low-bit attention by name beside exact attention of what it was given, in float64: no further off
+// than emulations of the papers' recipes are, at 512 tokens and d = 128.
+//   D1  normal numbers
+//   D2  channels with a bias: q and k .5 N, four of k 8 more or less, v .3 N
+//   D3  one number of 1000 is an outlier of 10 N
+#include <gtest/gtest.h>
+
+#include "properties/compact.h"
+
+namespace {
+
+using namespace properties::compact;
+using properties::Values;
+
+constexpr int64_t kRows = 512, kWidth = 128;
+enum class Kind { d1, d2, d3 };
+
+Values drawn(Kind kind, int of, uint64_t seed) {
+  const harness::Random random(seed);
+  uint64_t n = 0;
+  Values bias(kWidth), x(kRows * kWidth);
+  for (int64_t c = 0; c < kWidth; ++c) {
+    bias[c] = kind == Kind::d2 ? (of == 2 ? 0.3 : 0.5) * random.normal(n++) : 0;
+    if (kind == Kind::d2 && of == 1 && c % 32 == 5) bias[c] += c % 64 == 5 ? 8 : -8;
+  }
+  for (int64_t i = 0; i < kRows * kWidth; ++i) {
+    x[i] = random.normal(n++) + bias[i % kWidth];
+    if (kind == Kind::d3 && random.uniform(n++) < 0.001) x[i] += 10 * random.normal(n++);
+    x[i] = oracle::round_to(FOVEA_F16, x[i]);
+  }
+  return x;
+}
+
+// Rows of softmax(q k' / sqrt(d)) v.
+Values exact(const Values& q, const Values& k, const Values& v, bool causal) {
+  Values o(kRows * kWidth), p(kRows);
+  for (int64_t i = 0; i < kRows; ++i) {
+    const int64_t keys = causal ? i + 1 : kRows;
+    double top = -HUGE_VAL, sum = 0;
+    for (int64_t j = 0; j < keys; ++j) {
+      p[j] = 0;
+      for (int64_t c = 0; c < kWidth; ++c) p[j] += q[i * kWidth + c] * k[j * kWidth + c];
+      p[j] /= std::sqrt(static_cast<double>(kWidth)), top = std::max(top, p[j]);
+    }
+    for (int64_t j = 0; j < keys; ++j) sum += p[j] = std::exp(p[j] - top);
+    for (int64_t j = 0; j < keys; ++j)
+      for (int64_t c = 0; c < kWidth; ++c) o[i * kWidth + c] += p[j] / sum * v[j * kWidth + c];
+  }
+  return o;
+}
+
+struct Error {
+  double relative, cosine;
+};
+Error error_of(const Values& x, const Values& wanted) {
+  double off = 0, xx = 0, yy = 0, xy = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    off += std::pow(x[i] - wanted[i], 2), xx += x[i] * x[i];
+    yy += wanted[i] * wanted[i], xy += x[i] * wanted[i];
+  }
+  return {std::sqrt(off / yy), xy / std::sqrt(xx * yy)};
+}
+
+// smooth: the method's own smoothing of k, or none.
+Error run(const char* name, Kind kind, bool causal, bool smooth = true) {
+  Room room(FOVEA_BACKEND_HOST, FOVEA_F16);
+  const Values q = drawn(kind, 0, 11), k = drawn(kind, 1, 12), v = drawn(kind, 2, 13);
+  auto p = params<fovea_x_quantised_forward_params>();
+  p.q = room.fill({1, kRows, 1, kWidth}, FOVEA_F16, q);
+  p.k = room.fill({1, kRows, 1, kWidth}, FOVEA_F16, k);
+  p.v = room.fill({1, kRows, 1, kWidth}, FOVEA_F16, v);
+  p.o = room.empty({1, kRows, 1, kWidth}, FOVEA_F32);
+  harness::must(fovea_x_recipe_apply(name, "x_quantised_forward", &p), name);
+  p.causal = causal;
+  if (!smooth) p.k_smooth = FOVEA_SMOOTH_NONE;
+  harness::must(fovea_x_quantised_forward(room.ctx, &p), name);
+  return error_of(room.values(p.o).value, exact(q, k, v, causal));
+}
+
+// The largest error on D1, D2, D3; the least cosine on D1.
+struct Limit {
+  const char* name;
+  double d1, d2, d3, cosine;
+};
+constexpr Limit kLimits[] = {
+    {"fa3_fp8", 7e-2, 4e-2, 0.12, 0.9975},          {"sageattention", 2e-2, 1e-2, 0.1, 0.9998},
+    {"sageattention2", 5.5e-2, 2.2e-2, 7e-2, 0.9985}, {"sageattention2pp", 5.5e-2, 2.2e-2, 7e-2, 0.9985},
+    {"sageattention2_int4", 0.28, 0.11, 9, 0.965},    {"sageattention3", 0.26, 0.11, 0.28, 0.970},
+    {"sagebwd", 3e-2, 1.2e-2, 0.1, 0.9995}};
+
+TEST(quantised, methods_are_as_close_to_exact_attention_as_their_papers_say) {
+  for (const Limit& limit : kLimits)
+    for (const bool causal : {false, true}) {
+      SCOPED_TRACE(std::string(limit.name) + (causal ? " causal" : " full"));
+      const Error normal = run(limit.name, Kind::d1, causal);
+      EXPECT_LT(normal.relative, limit.d1);
+      EXPECT_GT(normal.cosine, limit.cosine);
+      EXPECT_LT(run(limit.name, Kind::d2, causal).relative, limit.d2);
+      EXPECT_LT(run(limit.name, Kind::d3, causal).relative, limit.d3);
+    }
+}
+
+TEST(quantised, keys_less_their_mean_are_what_biased_channels_ask_for) {
+  EXPECT_GT(run("sageattention", Kind::d2, false, false).relative,
+            1.4 * run("sageattention", Kind::d2, false).relative);
+  EXPECT_GT(run("sageattention2_int4", Kind::d2, false, false).relative,
+            1.7 * run("sageattention2_int4", Kind::d2, false).relative);
+}
+
+}  // namespace
