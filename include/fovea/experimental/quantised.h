@@ -33,6 +33,9 @@ typedef enum fovea_x_code {
 
 /** Attention of codes of q, k and v.
  *
+ *  code is what q and k are rounded to, v_code what v is; with v_code PLAIN v_group and v_block are 0.
+ *  q_smooth is NONE or BLOCK, k_smooth NONE or SEQUENCE.
+ *
  *  Codes, groups, smoothing and the order of arithmetic are those of quant_quantize and
  *  quant_forward (quant.h).  k is quantised first, then q, then v, whose codes are transposed.
  *  k_smooth takes k's mean over its sequence off; lse is that of the unsmoothed scores.  q_smooth
@@ -67,16 +70,16 @@ typedef struct fovea_x_quantised_forward_params {
   float v_scale_max;        /**< the largest e4m3 code of v; 0: 448 */
   int32_t causal;           /**< 1: window_right = 1 */
   int32_t hadamard;         /**< 1: rotate the columns of q and k first */
-  int32_t code;             /**< fovea_x_code of q and k */
-  int32_t v_code;           /**< fovea_x_code of v */
-  int32_t q_group;          /**< fovea_scale_group of q */
-  int32_t k_group;          /**< fovea_scale_group of k */
-  int32_t v_group;          /**< fovea_scale_group of v; with v_code PLAIN 0 */
+  int32_t code;             /**< fovea_x_code */
+  int32_t v_code;           /**< fovea_x_code */
+  int32_t q_group;          /**< fovea_scale_group */
+  int32_t k_group;          /**< fovea_scale_group */
+  int32_t v_group;          /**< fovea_scale_group */
   int32_t q_block;          /**< rows that share an entry of q's scales: quant_quantize's block */
   int32_t k_block;          /**< the same of k */
   int32_t v_block;          /**< the same of v */
-  int32_t q_smooth;         /**< fovea_smooth of q: NONE or BLOCK */
-  int32_t k_smooth;         /**< fovea_smooth of k: NONE or SEQUENCE */
+  int32_t q_smooth;         /**< fovea_smooth */
+  int32_t k_smooth;         /**< fovea_smooth */
   int32_t p_format;         /**< fovea_p_format */
   int32_t accumulate;       /**< fovea_accumulate */
   int32_t reserved;         /**< 0 */
