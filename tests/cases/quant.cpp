@@ -383,7 +383,7 @@ std::vector<QuantForwardCase> quant_integer_rows() {
     c = rows[rows.size() - 7];
     c.method = Method::blocks, c.q_block = 128;
     rows.push_back(c);
-    c.q_block = c.k_block = 64, c.causal = true, c.where = Where::varlen, c.lay = Lay::gaps;
+    c.q_block = c.k_block = 64, c.causal = true, c.where = Where::varlen;
     rows.push_back(c);
     c.q_block = c.k_block = 0, c.where = Where::batched, c.lse = false, c.lay = Lay::head_first;
     rows.push_back(c);

@@ -257,6 +257,16 @@ class XSelectScore(enum.IntEnum):
     SUBSET = 3
 
 
+class XCode(enum.IntEnum):
+    """What an operand is rounded to."""
+
+    E4M3 = 0  # 8 bits, floating point
+    I8 = 1  # 8 bits, integers
+    I4 = 2  # 4 bits, integers; not of v
+    E2M1 = 3  # 4 bits, floating point, with scales of 16 or 32 values
+    PLAIN = 4  # v stays as it is: f16 or bf16
+
+
 class XProbedKind(enum.IntEnum):
     """What of the probabilities is chosen from."""
 
@@ -1469,6 +1479,43 @@ class XIndexedForwardParams(C.Structure):
     ]
 
 
+class XQuantisedForwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("o", Tensor),
+        ("lse", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("sink_logit", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("window_left", C.c_int64),
+        ("window_right", C.c_int64),
+        ("seed", C.c_int64),
+        ("scale", C.c_float),
+        ("softcap", C.c_float),
+        ("v_scale_max", C.c_float),
+        ("causal", C.c_int32),
+        ("hadamard", C.c_int32),
+        ("code", C.c_int32),
+        ("v_code", C.c_int32),
+        ("q_group", C.c_int32),
+        ("k_group", C.c_int32),
+        ("v_group", C.c_int32),
+        ("q_block", C.c_int32),
+        ("k_block", C.c_int32),
+        ("v_block", C.c_int32),
+        ("q_smooth", C.c_int32),
+        ("k_smooth", C.c_int32),
+        ("p_format", C.c_int32),
+        ("accumulate", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
 class XPooledForwardParams(C.Structure):
     _fields_ = [
         ("struct_size", C.c_size_t),
@@ -2607,6 +2654,7 @@ SIZES = {
     XSelectHeadsParams: 696,
     XEvictForwardParams: 896,
     XIndexedForwardParams: 2640,
+    XQuantisedForwardParams: 888,
     XPooledForwardParams: 2464,
     XProbedForwardParams: 1992,
     XFlexForwardParams: 912,
@@ -2789,6 +2837,9 @@ FUNCTIONS = {
     "fovea_x_indexed_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XIndexedForwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_indexed_forward": (C.c_int, [C.c_void_p, C.POINTER(XIndexedForwardParams)]),
+    "fovea_x_quantised_forward_workspace": (C.c_int, [C.c_void_p,
+        C.POINTER(XQuantisedForwardParams), C.POINTER(C.c_size_t)]),
+    "fovea_x_quantised_forward": (C.c_int, [C.c_void_p, C.POINTER(XQuantisedForwardParams)]),
     "fovea_x_pooled_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XPooledForwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_pooled_forward": (C.c_int, [C.c_void_p, C.POINTER(XPooledForwardParams)]),

@@ -8,7 +8,7 @@ Inputs come first; by keyword outputs, optional inputs, numbers (0: the default)
 left out."""
 from ._call import Call
 from ._core import Context
-from ._abi import XBetaMap as BetaMap, XCacheRule as CacheRule, XCompareMeasure as CompareMeasure, XConv1dActivation as Conv1dActivation, XFeatureMap as FeatureMap, XGate as Gate, XGateMap as GateMap, XNormGateAct as NormGateAct, XNormGateNorm as NormGateNorm, XPool as Pool, XProbeReduce as ProbeReduce, XProbedKind as ProbedKind, XProjectAct as ProjectAct, XSelectMeasure as SelectMeasure, XSelectNormalise as SelectNormalise, XSelectReduce as SelectReduce, XSelectRule as SelectRule, XSelectScope as SelectScope, XSelectScore as SelectScore
+from ._abi import Accumulate, PFormat, ScaleGroup, Smooth, XBetaMap as BetaMap, XCacheRule as CacheRule, XCode as Code, XCompareMeasure as CompareMeasure, XConv1dActivation as Conv1dActivation, XFeatureMap as FeatureMap, XGate as Gate, XGateMap as GateMap, XNormGateAct as NormGateAct, XNormGateNorm as NormGateNorm, XPool as Pool, XProbeReduce as ProbeReduce, XProbedKind as ProbedKind, XProjectAct as ProjectAct, XSelectMeasure as SelectMeasure, XSelectNormalise as SelectNormalise, XSelectReduce as SelectReduce, XSelectRule as SelectRule, XSelectScope as SelectScope, XSelectScore as SelectScore
 from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_kl_indexer_forward, _x_kl_indexer_backward, _x_kl_gather_forward,
                  _x_kl_gather_backward, _x_kl_pool_forward, _x_kl_pool_backward,
@@ -17,9 +17,9 @@ from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_sparse_forward, _x_sparse_backward, _x_select_block, _x_pool_forward,
                  _x_pool_backward, _x_probe_forward, _x_combine_forward, _x_combine_backward,
                  _x_compare_forward, _x_cache_step, _x_evict_forward, _x_select_token,
-                 _x_select_line, _x_select_heads, _x_indexed_forward, _x_pooled_forward,
-                 _x_probed_forward, _x_flex_forward, _x_nsa_forward, _x_nsa_backward,
-                 _x_infllm_forward, _x_compressed_forward, _x_compressed_backward,
+                 _x_select_line, _x_select_heads, _x_indexed_forward, _x_quantised_forward,
+                 _x_pooled_forward, _x_probed_forward, _x_flex_forward, _x_nsa_forward,
+                 _x_nsa_backward, _x_infllm_forward, _x_compressed_forward, _x_compressed_backward,
                  _x_project_forward, _x_project_backward, _x_graph_append, _x_select_graph,
                  _x_graph_forward, _x_lsh_append, _x_select_lsh, _x_lsh_forward, _x_conv1d_forward,
                  _x_conv1d_backward, _x_gla_forward, _x_gla_backward, _x_delta_forward,
@@ -32,13 +32,14 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "group_norm_backward", "norm_gate_forward", "norm_gate_backward", "sparse_forward",
            "sparse_backward", "select_block", "pool_forward", "pool_backward", "probe_forward",
            "combine_forward", "combine_backward", "compare_forward", "cache_step", "evict_forward",
-           "select_token", "select_line", "select_heads", "indexed_forward", "pooled_forward",
-           "probed_forward", "flex_forward", "nsa_forward", "nsa_backward", "infllm_forward",
-           "compressed_forward", "compressed_backward", "project_forward", "project_backward",
-           "graph_append", "select_graph", "graph_forward", "lsh_append", "select_lsh",
-           "lsh_forward", "conv1d_forward", "conv1d_backward", "gla_forward", "gla_backward",
-           "delta_forward", "delta_backward", "gsa_forward", "gsa_backward", "tpa_forward",
-           "tpa_backward", "kv_append", "kv_decode", "BetaMap", "CacheRule", "CompareMeasure",
+           "select_token", "select_line", "select_heads", "indexed_forward", "quantised_forward",
+           "pooled_forward", "probed_forward", "flex_forward", "nsa_forward", "nsa_backward",
+           "infllm_forward", "compressed_forward", "compressed_backward", "project_forward",
+           "project_backward", "graph_append", "select_graph", "graph_forward", "lsh_append",
+           "select_lsh", "lsh_forward", "conv1d_forward", "conv1d_backward", "gla_forward",
+           "gla_backward", "delta_forward", "delta_backward", "gsa_forward", "gsa_backward",
+           "tpa_forward", "tpa_backward", "kv_append", "kv_decode", "Accumulate", "PFormat",
+           "ScaleGroup", "Smooth", "BetaMap", "CacheRule", "Code", "CompareMeasure",
            "Conv1dActivation", "FeatureMap", "Gate", "GateMap", "NormGateAct", "NormGateNorm",
            "Pool", "ProbeReduce", "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise",
            "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
@@ -3353,6 +3354,144 @@ def indexed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=Non
     if causal:
         call.scalar("i", 2632, causal, "causal")
     return call.run(o, lse, index, index_count)
+
+
+def quantised_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,
+                      query_start=None, key_start=None, sink_logit=None, query_max=0, key_max=0,
+                      window_left=0, window_right=0, seed=0, scale=0.0, softcap=0.0,
+                      v_scale_max=0.0, causal=0, hadamard=0, code=0, v_code=0, q_group=0, k_group=0,
+                      v_group=0, q_block=0, k_block=0, v_block=0, q_smooth=0, k_smooth=0,
+                      p_format=0, accumulate=0):
+    """Attention of codes of q, k and v.
+
+    code is what q and k are rounded to, v_code what v is.  With v_code PLAIN v_group and v_block are
+    0.  q_smooth is NONE or BLOCK, k_smooth NONE or SEQUENCE.
+
+    Codes, groups, smoothing and the order of arithmetic are those of quant_quantize and
+    quant_forward (quant.h).  k is quantised first, then q, then v, whose codes are transposed.
+    k_smooth takes k's mean over its sequence off; lse is that of the unsmoothed scores.  q_smooth
+    takes the mean of each 128 rows of q off and adds the scores that it makes.
+
+    Sequences are full, or packed by *_start: padding would enter means and scales.
+    Errors name this operation, then the part that refuses, with that part's names of fields.
+    Limits are those of the parts.  Workspace: theirs, codes, scales and means.  q_smooth takes
+    4 b h ceil(s / 128) t bytes beside these.
+    Sources: FlashAttention-3 (2407.08608), SageAttention (2410.02367), SageAttention2
+    (2411.10958), SageAttention2++ (2505.21136), SageAttention3 and SageBwd (2505.11594).
+
+    Example
+      o = fovea.experimental.quantised_forward(q, k, v)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (key_b, t, g, d) as q
+      v: (key_b, t, g, e) as q
+
+    Outputs, new unless passed
+      o: (b, s, h, e) f32 f16 bf16
+
+    Outputs on request, by True or an array
+      lse: (b, h, s) f32: natural log of each row's sum
+
+    Optional inputs
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
+      key_start: (r+1) i32: first packed key of each sequence
+      sink_logit: (h) f32: a learned term of the denominator: not scaled or capped
+
+    Numbers
+      query_max: longest sequence of rows, bounds the grid; 0: s
+      key_max: longest sequence of keys; 0: t
+      window_left: keys seen to the left, the row's own position counted; 0: all
+      window_right: keys seen to the right, the row's own position counted; 0: all, 1: none after
+          itself
+      seed: signs of the rotation; with hadamard
+      scale: > 0; 0: 1 / sqrt(d)
+      softcap: > 0; 0: none
+      v_scale_max: the largest e4m3 code of v; 0: 448
+      causal: 1: window_right = 1
+      hadamard: 1: rotate the columns of q and k first
+      code: "e4m3", "i8", "i4", "e2m1", "plain"
+      v_code: "e4m3", "i8", "i4", "e2m1", "plain"
+      q_group: "block", "thread_q", "thread_k", "token", "channel", "micro16", "micro32",
+          "micro16_t", "micro32_t"
+      k_group: "block", "thread_q", "thread_k", "token", "channel", "micro16", "micro32",
+          "micro16_t", "micro32_t"
+      v_group: "block", "thread_q", "thread_k", "token", "channel", "micro16", "micro32",
+          "micro16_t", "micro32_t"
+      q_block: rows that share an entry of q's scales: quant_quantize's block
+      k_block: the same of k
+      v_block: the same of v
+      q_smooth: "none", "sequence", "block"
+      k_smooth: "none", "sequence", "block"
+      p_format: "e4m3_256", "e4m3_448", "half", "i8", "e2m1_two", "e2m1_one"
+      accumulate: "two_level", "f32", "half_64"
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_quantised_forward)
+    else:
+        call, inputs = _x_quantised_forward.begin(ctx_or_q, ctx, q, k, v)
+        [q, k, v] = inputs
+    v_q = call.put("q", 8, q, 4)
+    call.put("k", 104, k)
+    v_v = call.put("v", 200, v, 4)
+    if query_start is not None:
+        call.put("query_start", 488, query_start)
+    if key_start is not None:
+        call.put("key_start", 584, key_start)
+    if sink_logit is not None:
+        call.put("sink_logit", 680, sink_logit)
+    o = call.out("o", 296, o, (v_q[2][0], v_q[2][1], v_q[2][2], v_v[2][3]), v_q[1] if v_q[1] in (1,
+        2, 3) else 1)
+    if lse is not None:
+        lse = None if lse is False else call.out("lse", 392, lse, (v_q[2][0], v_q[2][2], v_q[2][1]),
+            1)
+    if query_max:
+        call.scalar("q", 776, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 784, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 792, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 800, window_right, "window_right")
+    if seed:
+        call.scalar("q", 808, seed, "seed")
+    if scale:
+        call.scalar("f", 816, scale, "scale")
+    if softcap:
+        call.scalar("f", 820, softcap, "softcap")
+    if v_scale_max:
+        call.scalar("f", 824, v_scale_max, "v_scale_max")
+    if causal:
+        call.scalar("i", 828, causal, "causal")
+    if hadamard:
+        call.scalar("i", 832, hadamard, "hadamard")
+    if code:
+        call.enum(836, code, "code", Code)
+    if v_code:
+        call.enum(840, v_code, "v_code", Code)
+    if q_group:
+        call.enum(844, q_group, "q_group", ScaleGroup)
+    if k_group:
+        call.enum(848, k_group, "k_group", ScaleGroup)
+    if v_group:
+        call.enum(852, v_group, "v_group", ScaleGroup)
+    if q_block:
+        call.scalar("i", 856, q_block, "q_block")
+    if k_block:
+        call.scalar("i", 860, k_block, "k_block")
+    if v_block:
+        call.scalar("i", 864, v_block, "v_block")
+    if q_smooth:
+        call.enum(868, q_smooth, "q_smooth", Smooth)
+    if k_smooth:
+        call.enum(872, k_smooth, "k_smooth", Smooth)
+    if p_format:
+        call.enum(876, p_format, "p_format", PFormat)
+    if accumulate:
+        call.enum(880, accumulate, "accumulate", Accumulate)
+    return call.run(o, lse)
 
 
 def pooled_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,

@@ -7,8 +7,13 @@ from typing_extensions import TypedDict, Unpack
 
 from ._core import Context
 from ._types import A, Array, Float, Int, Output, Wanted
+from ._abi import Accumulate as Accumulate
+from ._abi import PFormat as PFormat
+from ._abi import ScaleGroup as ScaleGroup
+from ._abi import Smooth as Smooth
 from ._abi import XBetaMap as BetaMap
 from ._abi import XCacheRule as CacheRule
+from ._abi import XCode as Code
 from ._abi import XCompareMeasure as CompareMeasure
 from ._abi import XConv1dActivation as Conv1dActivation
 from ._abi import XFeatureMap as FeatureMap
@@ -33,13 +38,14 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "group_norm_backward", "norm_gate_forward", "norm_gate_backward", "sparse_forward",
            "sparse_backward", "select_block", "pool_forward", "pool_backward", "probe_forward",
            "combine_forward", "combine_backward", "compare_forward", "cache_step", "evict_forward",
-           "select_token", "select_line", "select_heads", "indexed_forward", "pooled_forward",
-           "probed_forward", "flex_forward", "nsa_forward", "nsa_backward", "infllm_forward",
-           "compressed_forward", "compressed_backward", "project_forward", "project_backward",
-           "graph_append", "select_graph", "graph_forward", "lsh_append", "select_lsh",
-           "lsh_forward", "conv1d_forward", "conv1d_backward", "gla_forward", "gla_backward",
-           "delta_forward", "delta_backward", "gsa_forward", "gsa_backward", "tpa_forward",
-           "tpa_backward", "kv_append", "kv_decode", "BetaMap", "CacheRule", "CompareMeasure",
+           "select_token", "select_line", "select_heads", "indexed_forward", "quantised_forward",
+           "pooled_forward", "probed_forward", "flex_forward", "nsa_forward", "nsa_backward",
+           "infllm_forward", "compressed_forward", "compressed_backward", "project_forward",
+           "project_backward", "graph_append", "select_graph", "graph_forward", "lsh_append",
+           "select_lsh", "lsh_forward", "conv1d_forward", "conv1d_backward", "gla_forward",
+           "gla_backward", "delta_forward", "delta_backward", "gsa_forward", "gsa_backward",
+           "tpa_forward", "tpa_backward", "kv_append", "kv_decode", "Accumulate", "PFormat",
+           "ScaleGroup", "Smooth", "BetaMap", "CacheRule", "Code", "CompareMeasure",
            "Conv1dActivation", "FeatureMap", "Gate", "GateMap", "NormGateAct", "NormGateNorm",
            "Pool", "ProbeReduce", "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise",
            "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
@@ -1432,6 +1438,57 @@ def indexed_forward(ctx: Context | None, q: Array, k: Array, v: Array, *, o: Out
 def indexed_forward(q: Array, k: Array, v: Array, *, ctx: Context | None = ..., o: Output = ...,
                     lse: Output = ..., index: Output = ..., index_count: Output = ...,
                     **fields: Unpack[_indexed_forward]) -> Any: ...
+
+class _quantised_forward(TypedDict, total=False):
+    query_start: Array | None
+    key_start: Array | None
+    sink_logit: Array | None
+    query_max: Int
+    key_max: Int
+    window_left: Int
+    window_right: Int
+    seed: Int
+    scale: Float
+    softcap: Float
+    v_scale_max: Float
+    causal: Int
+    hadamard: Int
+    code: Literal["e4m3", "i8", "i4", "e2m1", "plain"] | Code | Int
+    v_code: Literal["e4m3", "i8", "i4", "e2m1", "plain"] | Code | Int
+    q_group: (Literal["block", "thread_q", "thread_k", "token", "channel", "micro16", "micro32",
+        "micro16_t", "micro32_t"] | ScaleGroup | Int)
+    k_group: (Literal["block", "thread_q", "thread_k", "token", "channel", "micro16", "micro32",
+        "micro16_t", "micro32_t"] | ScaleGroup | Int)
+    v_group: (Literal["block", "thread_q", "thread_k", "token", "channel", "micro16", "micro32",
+        "micro16_t", "micro32_t"] | ScaleGroup | Int)
+    q_block: Int
+    k_block: Int
+    v_block: Int
+    q_smooth: Literal["none", "sequence", "block"] | Smooth | Int
+    k_smooth: Literal["none", "sequence", "block"] | Smooth | Int
+    p_format: Literal["e4m3_256", "e4m3_448", "half", "i8", "e2m1_two", "e2m1_one"] | PFormat | Int
+    accumulate: Literal["two_level", "f32", "half_64"] | Accumulate | Int
+
+@overload
+def quantised_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted | None = ...,
+                      lse: None = ..., **fields: Unpack[_quantised_forward]) -> A: ...
+@overload
+def quantised_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ...,
+                      o: Wanted | None = ..., lse: None = ...,
+                      **fields: Unpack[_quantised_forward]) -> A: ...
+@overload
+def quantised_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted | None = ...,
+                      lse: Wanted, **fields: Unpack[_quantised_forward]) -> tuple[A, A]: ...
+@overload
+def quantised_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ...,
+                      o: Wanted | None = ..., lse: Wanted,
+                      **fields: Unpack[_quantised_forward]) -> tuple[A, A]: ...
+@overload
+def quantised_forward(ctx: Context | None, q: Array, k: Array, v: Array, *, o: Output = ...,
+                      lse: Output = ..., **fields: Unpack[_quantised_forward]) -> Any: ...
+@overload
+def quantised_forward(q: Array, k: Array, v: Array, *, ctx: Context | None = ..., o: Output = ...,
+                      lse: Output = ..., **fields: Unpack[_quantised_forward]) -> Any: ...
 
 class _pooled_forward(TypedDict, total=False):
     row: Array | None

@@ -1105,8 +1105,10 @@ def quant_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, o=None, lse=Non
                        rows of q, k, v_t, o contiguous and 16-byte aligned
         q, k e4m3      p_format e4m3_256, groups block of 0, 64 or 128 tokens, v_group block; no
                        k_mean, delta or v_mean
-        q, k i8        p_format e4m3_448; q_group block or thread_q, k_group block or thread_k;
-                       no delta or v_mean; d = e of 64 or 128
+        q, k i8        p_format e4m3_448, q_scale and k_scale; q_group block or thread_q, q_block 0
+                       or a power of two; k_group block or thread_k, k_block 0 or a power of two
+                       from 64 on; v_group block (v_block = 0) or channel; no delta or v_mean; rows
+                       of k_mean and q_plain contiguous and 16-byte aligned
 
     Example
       o = fovea.quant_forward(q, k)

@@ -810,8 +810,10 @@ c_struct! {
     ///                    rows of q, k, v_t, o contiguous and 16-byte aligned
     ///     q, k e4m3      p_format e4m3_256, groups block of 0, 64 or 128 tokens, v_group block; no
     ///                    k_mean, delta or v_mean
-    ///     q, k i8        p_format e4m3_448; q_group block or thread_q, k_group block or thread_k;
-    ///                    no delta or v_mean; d = e of 64 or 128
+    ///     q, k i8        p_format e4m3_448, q_scale and k_scale; q_group block or thread_q, q_block 0
+    ///                    or a power of two; k_group block or thread_k, k_block 0 or a power of two
+    ///                    from 64 on; v_group block (v_block = 0) or channel; no delta or v_mean; rows
+    ///                    of k_mean and q_plain contiguous and 16-byte aligned
     /// ```
     fovea_quant_forward_params: 1824 bytes;
     struct_size: usize = 0, "sizeof(fovea_quant_forward_params)";
@@ -2011,6 +2013,9 @@ c_struct! {
     /// ```text
     /// Attention of codes of q, k and v.
     ///
+    /// code is what q and k are rounded to, v_code what v is.  With v_code PLAIN v_group and v_block are
+    /// 0.  q_smooth is NONE or BLOCK, k_smooth NONE or SEQUENCE.
+    ///
     /// Codes, groups, smoothing and the order of arithmetic are those of quant_quantize and
     /// quant_forward (quant.h).  k is quantised first, then q, then v, whose codes are transposed.
     /// k_smooth takes k's mean over its sequence off; lse is that of the unsmoothed scores.  q_smooth
@@ -2043,16 +2048,16 @@ c_struct! {
     v_scale_max: f32 = 824, "the largest e4m3 code of v; 0: 448";
     causal: i32 = 828, "1: window_right = 1";
     hadamard: i32 = 832, "1: rotate the columns of q and k first";
-    code: i32 = 836, "fovea_x_code of q and k";
-    v_code: i32 = 840, "fovea_x_code of v";
-    q_group: i32 = 844, "fovea_scale_group of q";
-    k_group: i32 = 848, "fovea_scale_group of k";
-    v_group: i32 = 852, "fovea_scale_group of v; with v_code PLAIN 0";
+    code: i32 = 836, "The fovea_x_code.";
+    v_code: i32 = 840, "The fovea_x_code.";
+    q_group: i32 = 844, "The fovea_scale_group.";
+    k_group: i32 = 848, "The fovea_scale_group.";
+    v_group: i32 = 852, "The fovea_scale_group.";
     q_block: i32 = 856, "rows that share an entry of q's scales: quant_quantize's block";
     k_block: i32 = 860, "the same of k";
     v_block: i32 = 864, "the same of v";
-    q_smooth: i32 = 868, "fovea_smooth of q: NONE or BLOCK";
-    k_smooth: i32 = 872, "fovea_smooth of k: NONE or SEQUENCE";
+    q_smooth: i32 = 868, "The fovea_smooth.";
+    k_smooth: i32 = 872, "The fovea_smooth.";
     p_format: i32 = 876, "The fovea_p_format.";
     accumulate: i32 = 880, "The fovea_accumulate.";
     reserved: i32 = 884, "0";

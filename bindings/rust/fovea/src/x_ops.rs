@@ -1312,6 +1312,9 @@ op! {
     /// ```text
     /// Attention of codes of q, k and v.
     ///
+    /// code is what q and k are rounded to, v_code what v is.  With v_code PLAIN v_group and v_block are
+    /// 0.  q_smooth is NONE or BLOCK, k_smooth NONE or SEQUENCE.
+    ///
     /// Codes, groups, smoothing and the order of arithmetic are those of quant_quantize and
     /// quant_forward (quant.h).  k is quantised first, then q, then v, whose codes are transposed.
     /// k_smooth takes k's mean over its sequence off; lse is that of the unsmoothed scores.  q_smooth
@@ -1346,16 +1349,16 @@ op! {
         v_scale_max set_v_scale_max: f32, "the largest e4m3 code of v; 0: 448";
         causal set_causal: bool, "1: window_right = 1";
         hadamard set_hadamard: bool, "1: rotate the columns of q and k first";
-        code set_code: i32, "fovea_x_code of q and k";
-        v_code set_v_code: i32, "fovea_x_code of v";
-        q_group set_q_group: i32, "fovea_scale_group of q";
-        k_group set_k_group: i32, "fovea_scale_group of k";
-        v_group set_v_group: i32, "fovea_scale_group of v; with v_code PLAIN 0";
+        code set_code: enum XCode, "The fovea_x_code.";
+        v_code set_v_code: enum XCode, "The fovea_x_code.";
+        q_group set_q_group: enum ScaleGroup, "The fovea_scale_group.";
+        k_group set_k_group: enum ScaleGroup, "The fovea_scale_group.";
+        v_group set_v_group: enum ScaleGroup, "The fovea_scale_group.";
         q_block set_q_block: i32, "rows that share an entry of q's scales: quant_quantize's block";
         k_block set_k_block: i32, "the same of k";
         v_block set_v_block: i32, "the same of v";
-        q_smooth set_q_smooth: i32, "fovea_smooth of q: NONE or BLOCK";
-        k_smooth set_k_smooth: i32, "fovea_smooth of k: NONE or SEQUENCE";
+        q_smooth set_q_smooth: enum Smooth, "The fovea_smooth.";
+        k_smooth set_k_smooth: enum Smooth, "The fovea_smooth.";
         p_format set_p_format: enum PFormat, "The fovea_p_format.";
         accumulate set_accumulate: enum Accumulate, "The fovea_accumulate.";
     }
