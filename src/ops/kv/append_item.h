@@ -26,7 +26,7 @@ FOVEA_HD void quantise_keys(const KvAppend& a, const KvAppend::Turn& t, int64_t 
   if (first >= t.to.keys) return;
   const int64_t id = c.page_of(t.row, first);
   if (id < 0) return;
-  const int64_t at = first % c.page / c.group;
+  const int64_t at = quotient(c.rest(first, c.page), c.group);
   const auto read = [&](int32_t n) {
     const int64_t j = first + n;
     return to_number(c, j < t.from.length
@@ -48,10 +48,11 @@ FOVEA_HD void quantise_values(const KvAppend& a, const KvAppend::Turn& t, int64_
   if (j >= t.to.values) return;
   const int64_t id = c.page_of(t.row, j);
   if (id < 0) return;
-  const int64_t first = group * c.group, slot = j % c.page;
+  const int64_t first = group * c.group, slot = c.rest(j, c.page);
   const auto read = [&](int32_t n) {
-    return to_number(c, j < t.from.length ? *element(c.v_tail, t.row, j % c.ring(), head, first + n)
-                                          : *fresh(a.v_new, t, j, head, first + n));
+    return to_number(c, j < t.from.length
+                            ? *element(c.v_tail, t.row, c.rest(j, c.ring()), head, first + n)
+                            : *fresh(a.v_new, t, j, head, first + n));
   };
   const int64_t words = c.group / c.word_codes();
   quantise(c, read, c.v_scale.at<F16>(id, slot, head, group),
@@ -68,10 +69,11 @@ FOVEA_HD void to_tails(const KvAppend& a, const KvAppend::Turn& t, int64_t n, in
   const int64_t j = t.to.length - 1 - n;
   if (j < t.from.length) return;
   if (n < c.residual && column < c.d)
-    *element(c.k_tail, t.row, (j - t.from.keys) % c.residual, head, column) =
+    *element(c.k_tail, t.row, c.rest(j - t.from.keys, c.residual), head, column) =
         *fresh(a.k_new, t, j, head, column);
   if (column < c.e)
-    *element(c.v_tail, t.row, j % c.ring(), head, column) = *fresh(a.v_new, t, j, head, column);
+    *element(c.v_tail, t.row, c.rest(j, c.ring()), head, column) =
+        *fresh(a.v_new, t, j, head, column);
 }
 
 FOVEA_HD void count(const KvAppend& a, const KvAppend::Turn& t) {

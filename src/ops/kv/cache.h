@@ -7,6 +7,7 @@
 
 #include "core/attend.h"
 #include "core/convert.h"
+#include "core/locate.h"
 
 namespace fovea::kv {
 
@@ -39,9 +40,11 @@ struct Cache {
     s.values = clamp_i64(values, first > 1 ? first - 1 : 0, s.keys);
     return s;
   }
+  // j % n of counts.
+  static FOVEA_HD int64_t rest(int64_t j, int64_t n) { return j - quotient(j, n) * n; }
   // The pool's page of token j; -1: absent.
   FOVEA_HD int64_t page_of(int64_t row, int64_t j) const {
-    const int32_t id = *page_table.at<int32_t>(row, j / page);
+    const int32_t id = *page_table.at<int32_t>(row, quotient(j, page));
     return id < 0 || id >= pool ? -1 : id;
   }
   FOVEA_HD uint32_t code_in(uint32_t word, int64_t n) const {
@@ -50,23 +53,23 @@ struct Cache {
   }
   // Column c of key j of a page, and of value j.
   FOVEA_HD float key(int64_t id, int64_t head, int64_t j, int64_t c) const {
-    const int64_t slot = j % page, block = slot / group, n = slot % group;
+    const int64_t slot = rest(j, page), block = quotient(slot, group), n = slot - block * group;
     const uint32_t word = *k_code.at<uint32_t>(id, block, head, c, n / word_codes());
     return number(code_in(word, n), *k_scale.at<F16>(id, block, head, c),
                   *k_zero.at<F16>(id, block, head, c));
   }
   FOVEA_HD float value(int64_t id, int64_t head, int64_t j, int64_t c) const {
-    const int64_t slot = j % page;
+    const int64_t slot = rest(j, page), part = quotient(c, group);
     const uint32_t word = *v_code.at<uint32_t>(id, slot, head, c / word_codes());
-    return number(code_in(word, c), *v_scale.at<F16>(id, slot, head, c / group),
-                  *v_zero.at<F16>(id, slot, head, c / group));
+    return number(code_in(word, c), *v_scale.at<F16>(id, slot, head, part),
+                  *v_zero.at<F16>(id, slot, head, part));
   }
   FOVEA_HD float key_in_tail(int64_t row, const State& s, int64_t head, int64_t j,
                              int64_t c) const {
     return load_fp(k_tail.at<F16>(row, j - s.keys, head, c), dtype, 0);
   }
   FOVEA_HD float value_in_tail(int64_t row, int64_t head, int64_t j, int64_t c) const {
-    return load_fp(v_tail.at<F16>(row, j % ring(), head, c), dtype, 0);
+    return load_fp(v_tail.at<F16>(row, rest(j, ring()), head, c), dtype, 0);
   }
 
   // code scale + zero: the product is exact, so this is one rounding.

@@ -40,14 +40,23 @@ constexpr int kTokens = 32;  // of a tile: a group
 constexpr int kLate = 16;    // tokens of a tile of formed numbers
 constexpr int kRowsMost = 16;
 constexpr float kLowest = -INFINITY;
+constexpr float kFactorLeast = 1.17549435e-38f;
+
+// Bytes from a page to the next, and from a tile of a page.
+struct Step {
+  uint32_t page, tile;
+};
 
 struct KvSplit {
   Attend a;
   kv::Cache cache;
-  int packed;      // query heads of a key head
-  int row_tiles;   // of a sequence
-  int splits;      // of codes; partials have one more
-  int page_tiles;  // tiles of a page
+  Step k_code, k_scale, k_zero, v_code, v_scale, v_zero;
+  uint32_t v_code_row;         // bytes from a token to the next
+  int pool;                    // bytes from a token to the next
+  int packed;                  // query heads of a key head
+  int row_tiles;               // of a sequence
+  int splits, late;            // of codes; of later tokens, which come first
+  int page_tiles, page_shift;  // tiles of a page, and their log2; -1: no power
   Partials out;
 };
 
@@ -132,7 +141,8 @@ __device__ constexpr float weight_of(int i) {
   return static_cast<float>(1 << (24 - bit));
 }
 
-// A warp's softmax of 8 Columns packed rows; row 8 n + 2 t + k of lane (r, t).
+// A warp's softmax of 8 Columns packed rows; row 8 n + 2 t + k of lane (r, t).  A key's weight is
+// 2^(factor x), factor > 0.
 template <int Columns>
 struct Softmax {
   float top[Columns][2], sum[Columns][2];
@@ -142,9 +152,10 @@ struct Softmax {
 #pragma unroll
       for (int k = 0; k < 2; ++k) top[n][k] = kLowest, sum[n][k] = 0;
   }
-  // x becomes 2^(x - top); `o` shrinks.
+  // x becomes 2^(factor (x - top)); `o` shrinks.
   template <int N, int Tiles>
-  __device__ void step(float (&x)[N][Columns][4], float (&o)[Tiles][Columns][4]) {
+  __device__ void step(float (&x)[N][Columns][4], float (&o)[Tiles][Columns][4],
+                       const float (&factor)[Columns][2]) {
 #pragma unroll
     for (int n = 0; n < Columns; ++n)
 #pragma unroll
@@ -155,8 +166,9 @@ struct Softmax {
 #pragma unroll
         for (int lane = 4; lane < 32; lane *= 2)
           most = fmaxf(most, __shfl_xor_sync(~0u, most, lane));
-        const float next = fmaxf(top[n][k], most), base = next == kLowest ? 0.f : next;
-        const float shrink = exp2f(top[n][k] - base);
+        const float next = fmaxf(top[n][k], most);
+        const float base = next == kLowest ? 0.f : next * factor[n][k];
+        const float shrink = top[n][k] == next ? 1.f : exp2_fast((top[n][k] - next) * factor[n][k]);
         top[n][k] = next;
         float add = 0;
 #pragma unroll
@@ -164,10 +176,10 @@ struct Softmax {
 #pragma unroll
           for (int half = 0; half < 2; ++half) {
             float& one = x[i][n][k + 2 * half];
-            one = exp2f(one - base), add += one;
+            one = exp2_fast(fmaf(one, factor[n][k], -base)), add += one;
           }
-        sum[n][k] = sum[n][k] * shrink + add;
-        if (shrink != 1.f)
+        sum[n][k] = fmaf(sum[n][k], shrink, add);
+        if (__any_sync(~0u, shrink != 1.f))
 #pragma unroll
           for (int w = 0; w < Tiles; ++w) o[w][n][k] *= shrink, o[w][n][k + 2] *= shrink;
       }
@@ -196,57 +208,63 @@ class Codes {
     const int part = Bits == 2 ? r_ % 4 : r_ % 2 * 2, next = Bits == 2 ? part : part + 1;
     select_ = part | next << 4 | (4 + part) << 8 | (4 + next) << 12;
     load_q();
+    const auto low = [&](int m) {
+      return limit_low(f.a.mask.window, m / f.packed + tile.length - tile.q.rows);
+    };
+    const auto high = [&](int m) {
+      const int64_t p = m / f.packed + tile.length - tile.q.rows;
+      return min(limit_high(f.a.mask.window, p, tile.length), tile.values);
+    };
 #pragma unroll
     for (int n = 0; n < Columns; ++n)
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
         const int m = tile.first + 8 * n + 2 * t_ + k;
-        const int64_t p = m / f.packed + tile.length - tile.q.rows;
-        low_[n][k] = limit_low(f.a.mask.window, p);
-        high_[n][k] = min(limit_high(f.a.mask.window, p, tile.length), tile.values);
+        low_[n][k] = low(m), high_[n][k] = high(m);
       }
+    // What every row sees.
+    low_all_ = low(tile.first + 8 * Columns - 1), high_all_ = high(tile.first);
+    find_sources();
   }
 
-  __device__ int page(int tile) const {
-    const uint32_t number = static_cast<uint32_t>(tile) / static_cast<uint32_t>(f_.page_tiles);
-    return *f_.cache.page_table.at<int32_t>(tile_.row, static_cast<int64_t>(number));
+  // Where a tile is: a page's number and the tile in it.
+  struct Place {
+    int id, block;
+  };
+  __device__ Place place(int tile) const {
+    const auto n = static_cast<uint32_t>(tile), each = static_cast<uint32_t>(f_.page_tiles);
+    const uint32_t number = f_.page_shift >= 0 ? n >> f_.page_shift : n / each;
+    return {*f_.cache.page_table.at<int32_t>(tile_.row, static_cast<int64_t>(number)),
+            static_cast<int>(n - number * each)};
   }
   __device__ bool there(int id) const {
-    return id >= 0 && id < f_.cache.pool;
+    return id >= 0 && id < f_.pool;
   }
 
-  __device__ void copy(int tile, int id, int stage) const {
-    const kv::Cache& c = f_.cache;
+  __device__ void copy(const Place& at, int stage) const {
     const int lane = threadIdx.x % 32;
-    const int block =
-        static_cast<int>(static_cast<uint32_t>(tile) % static_cast<uint32_t>(f_.page_tiles));
     const uint32_t to = shared_ + stage * S::kBytes;
-    const auto* keys =
-        c.k_code.at<unsigned char>(0) + 4 * (id * c.k_code.stride[0] + block * c.k_code.stride[1] +
-                                             tile_.head * c.k_code.stride[2]);
+    const auto from = [&](const unsigned char* base, const Step& step) {
+      return base + static_cast<uint64_t>(static_cast<uint32_t>(at.id)) * step.page +
+             static_cast<uint64_t>(static_cast<uint32_t>(at.block)) * step.tile;
+    };
+    const unsigned char* keys = from(keys_, f_.k_code);
+    const uint32_t key = to + S::key_chunk(lane) * 16;
 #pragma unroll
-    for (int i = 0; i < S::kKeyBytes / 512; ++i) {
-      const int n = lane + i * 32;
-      copy_async(to + S::key_chunk(n) * 16, keys + n * 16, true);
-    }
-    constexpr int kChunks = S::kScaleBytes / 16;
-    const View<4>& of = lane < 16 ? c.k_scale : c.k_zero;
-    if (lane % 16 < kChunks)
+    for (int i = 0; i < S::kKeyBytes / 512; ++i) copy_async(key + i * 512, keys + i * 512, true);
+    if (lane % 16 < S::kScaleBytes / 16)
       copy_async(to + (lane < 16 ? S::kKeyScale : S::kKeyZero) + lane % 16 * 16,
-                 of.at<uint16_t>(id, block, tile_.head) + lane % 16 * 8, true);
-    const auto* values = c.v_code.at<unsigned char>(0) +
-                         4 * (id * c.v_code.stride[0] + block * kTokens * c.v_code.stride[1] +
-                              tile_.head * c.v_code.stride[2]);
-    constexpr int kRowChunks = S::kRow / 16;
+                 from(key_scales_, lane < 16 ? f_.k_scale : f_.k_zero), true);
+    constexpr int kRowChunks = S::kRow / 16, kAtOnce = 32 / kRowChunks;
+    const unsigned char* values = from(values_, f_.v_code);
+    const uint32_t value = to + S::value(lane / kRowChunks) + lane % kRowChunks * 16;
 #pragma unroll
-    for (int i = 0; i < kRowChunks; ++i) {
-      const int n = lane + i * 32, token = n / kRowChunks, chunk = n % kRowChunks;
-      copy_async(to + S::value(token) + chunk * 16,
-                 values + 4 * token * c.v_code.stride[1] + chunk * 16, true);
-    }
+    for (int i = 0; i < kRowChunks; ++i)
+      copy_async(value + i * (kAtOnce * S::kRow + kAtOnce / 8 * 16),
+                 values + static_cast<uint64_t>(i * kAtOnce) * f_.v_code_row, true);
     const uint32_t row = to + S::value_scale(lane);
-    const auto* scale = c.v_scale.at<uint16_t>(id, block * kTokens + lane, tile_.head);
-    const auto* zero = c.v_zero.at<uint16_t>(id, block * kTokens + lane, tile_.head);
+    const unsigned char *scale = from(value_scales_, f_.v_scale),
+                        *zero = from(value_zeros_, f_.v_zero);
     if constexpr (S::kGroups == 4) {
       copy_async_8(row + S::kValueScale, scale), copy_async_8(row + S::kValueZero, zero);
     } else {
@@ -261,12 +279,27 @@ class Codes {
     if (cut) hide(first, at);
     float x[2][Columns][4];
     scores(at, x);
-    if (masked(first)) mask(first, x);
-    softmax.step(x, o);
+    if (first < low_all_ || first + kTokens > high_all_) mask(first, x);
+    softmax.step(x, o, factor);
     values(at, x);
   }
 
+  float factor[Columns][2];
+
  private:
+  // The lane's part of a tile's copies.
+  __device__ void find_sources() {
+    const kv::Cache& c = f_.cache;
+    const int lane = threadIdx.x % 32, head = tile_.head;
+    constexpr int kRowChunks = S::kRow / 16;
+    const auto bytes = [](const void* x) { return static_cast<const unsigned char*>(x); };
+    keys_ = bytes(c.k_code.at<uint32_t>(0, 0, head)) + lane * 16;
+    key_scales_ =
+        bytes((lane < 16 ? c.k_scale : c.k_zero).at<uint16_t>(0, 0, head)) + lane % 16 * 16;
+    values_ = bytes(c.v_code.at<uint32_t>(0, lane / kRowChunks, head)) + lane % kRowChunks * 16;
+    value_scales_ = bytes(c.v_scale.at<uint16_t>(0, lane, head));
+    value_zeros_ = bytes(c.v_zero.at<uint16_t>(0, lane, head));
+  }
   // q of the lane's rows as f16 over a power of two, channels 4 t + 0 .. 3 of each 16.
   __device__ void load_q() {
 #pragma unroll
@@ -300,7 +333,8 @@ class Codes {
       // The factor of rows 2 t and 2 t + 1.
 #pragma unroll
       for (int k = 0; k < 2; ++k)
-        factor_[n][k] = __shfl_sync(~0u, up, (2 * t_ + k) * 4) * f_.a.score.scale * kLog2E;
+        factor[n][k] =
+            fmaxf(__shfl_sync(~0u, up, (2 * t_ + k) * 4) * f_.a.score.scale * kLog2E, kFactorLeast);
     }
   }
 
@@ -357,18 +391,9 @@ class Codes {
       for (int n = 0; n < Columns; ++n)
 #pragma unroll
         for (int c = 0; c < 4; ++c)
-          x[i][n][c] =
-              fmaf(x[i][n][c], weight_of<Bits>(2 * i + c / 2), zero[n][c % 2]) * factor_[n][c % 2];
+          x[i][n][c] = fmaf(x[i][n][c], weight_of<Bits>(2 * i + c / 2), zero[n][c % 2]);
   }
 
-  __device__ bool masked(int first) const {
-    bool any = false;
-#pragma unroll
-    for (int n = 0; n < Columns; ++n)
-#pragma unroll
-      for (int k = 0; k < 2; ++k) any = any || first < low_[n][k] || first + kTokens > high_[n][k];
-    return __any_sync(~0u, any);
-  }
   __device__ void mask(int first, float (&x)[2][Columns][4]) const {
 #pragma unroll
     for (int i = 0; i < 2; ++i)
@@ -438,8 +463,8 @@ class Codes {
   const int r_, t_;
   uint32_t select_;
   uint32_t q_[kTiles][Columns][2];
-  float factor_[Columns][2];
-  int low_[Columns][2], high_[Columns][2];
+  int low_[Columns][2], high_[Columns][2], low_all_, high_all_;
+  const unsigned char *keys_, *key_scales_, *values_, *value_scales_, *value_zeros_;
 };
 
 // ---- later tokens, as 16-bit numbers
@@ -452,12 +477,14 @@ class Late {
   static constexpr int kBytes = 2 * kLate * kRow;
   float o[kTiles + 1][Columns][4] = {};
   Softmax<Columns> softmax;
+  float factor[Columns][2];
 
   __device__ Late(const KvSplit& f, const Tile& tile, unsigned char* shared)
       : f_(f), tile_(tile), keys_(shared), values_(shared + kLate * kRow) {
     const int r = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
     for (int n = 0; n < Columns; ++n) {
+      factor[n][0] = factor[n][1] = fmaxf(f.a.score.scale * kLog2E, kFactorLeast);
       const int m = tile.first + 8 * n + r;
       const int i = m / f.packed, h = tile.head * f.packed + m % f.packed;
       const auto* from = f.a.q.as<uint16_t>() + row_offset(tile.q, i, h, f.a.q.stride) + 2 * t;
@@ -476,9 +503,18 @@ class Late {
     const bool codes = first < tile_.keys;
     const int64_t id = codes ? f_.cache.page_of(tile_.row, first) : 0;
     if (id < 0) return;
+    constexpr int kPieces = kLate * Width / 8 / 32;
+    uint4 values[kPieces];
+    load(f_.cache.v_tail, first, low, 0, static_cast<int>(f_.cache.ring()), values);
     __syncwarp();
-    codes ? form(id, first) : rows(f_.cache.k_tail, keys_, first, low, tile_.keys, 0);
-    rows(f_.cache.v_tail, values_, first, low, 0, static_cast<int>(f_.cache.ring()));
+    if (codes) {
+      form(id, first);
+    } else {
+      uint4 keys[kPieces];
+      load(f_.cache.k_tail, first, low, tile_.keys, 0, keys);
+      store(keys, keys_);
+    }
+    store(values, values_);
     __syncwarp();
     const int lane = threadIdx.x % 32, r = lane / 4, t = lane % 4;
     float x[1][Columns][4] = {};
@@ -498,9 +534,9 @@ class Late {
         const int m = tile_.first + 8 * n + 2 * t + c % 2, j = first + r + c / 2 * 8;
         const int64_t p = m / f_.packed + tile_.length - tile_.q.rows;
         const bool sees = j >= max(limit_low(w, p), low) && j < limit_high(w, p, tile_.length);
-        x[0][n][c] = sees ? x[0][n][c] * f_.a.score.scale * kLog2E : kLowest;
+        if (!sees) x[0][n][c] = kLowest;
       }
-    softmax.step(x, o);
+    softmax.step(x, o, factor);
     const uint32_t v_row =
         shared_address(values_) + inner_row(lane) * kRow + inner_chunk(lane) * 16;
     uint32_t p[Columns][2];
@@ -520,16 +556,27 @@ class Late {
 
  private:
   // Rows of a tail: token j is in slot j - begin, or j % ring; zeros of tokens that nobody sees.
-  __device__ void rows(const View<4>& tail, unsigned char* to, int first, int low, int begin,
-                       int ring) const {
+  template <int Pieces>
+  __device__ void load(const View<4>& tail, int first, int low, int begin, int ring,
+                       uint4 (&x)[Pieces]) const {
     constexpr int kChunks = Width / 8;
-    for (int i = threadIdx.x % 32; i < kLate * kChunks; i += 32) {
-      const int row = i / kChunks, chunk = i % kChunks, j = first + row;
-      uint4 x{};
+#pragma unroll
+    for (int n = 0; n < Pieces; ++n) {
+      const int i = n * 32 + threadIdx.x % 32, j = first + i / kChunks;
+      x[n] = uint4{};
       if (j >= low && j < tile_.high)
-        x = *reinterpret_cast<const uint4*>(
-            tail.at<uint16_t>(tile_.row, ring ? j % ring : j - begin, tile_.head) + chunk * 8);
-      *reinterpret_cast<uint4*>(to + row * kRow + chunk * 16) = x;
+        x[n] = __ldg(reinterpret_cast<const uint4*>(
+            tail.at<uint16_t>(tile_.row, ring ? j % ring : j - begin, tile_.head) +
+            i % kChunks * 8));
+    }
+  }
+  template <int Pieces>
+  __device__ void store(const uint4 (&x)[Pieces], unsigned char* to) const {
+    constexpr int kChunks = Width / 8;
+#pragma unroll
+    for (int n = 0; n < Pieces; ++n) {
+      const int i = n * 32 + threadIdx.x % 32;
+      *reinterpret_cast<uint4*>(to + i / kChunks * kRow + i % kChunks * 16) = x[n];
     }
   }
   // Keys of a group that has been quantised, two channels of a lane.
@@ -538,27 +585,34 @@ class Late {
     const int slot = first % static_cast<int>(c.page);
     const int64_t block = slot / kTokens;
     const int begin = slot % kTokens;  // 0 or 16
-    constexpr int kCodes = 32 / Bits;
+    constexpr int kCodes = 32 / Bits, kPairs = Width / 64, kWords = kLate / kCodes;
+    uint32_t scales[kPairs], zeros[kPairs], words[kPairs][kWords][2];
 #pragma unroll
-    for (int i = 0; i < Width / 64; ++i) {
+    for (int i = 0; i < kPairs; ++i) {
       const int channel = 2 * (threadIdx.x % 32) + 64 * i;
-      const float2 scale = pair_of<FOVEA_F16>(*reinterpret_cast<const uint32_t*>(
-          c.k_scale.at<uint16_t>(id, block, tile_.head, channel)));
-      const float2 zero = pair_of<FOVEA_F16>(*reinterpret_cast<const uint32_t*>(
-          c.k_zero.at<uint16_t>(id, block, tile_.head, channel)));
+      const auto pair = [&](const View<4>& x) {
+        return __ldg(
+            reinterpret_cast<const uint32_t*>(x.at<uint16_t>(id, block, tile_.head, channel)));
+      };
+      scales[i] = pair(c.k_scale), zeros[i] = pair(c.k_zero);
 #pragma unroll
-      for (int w = 0; w < kLate / kCodes; ++w) {
-        const int word = begin / kCodes + w;
-        const uint32_t one = *c.k_code.at<uint32_t>(id, block, tile_.head, channel, word);
-        const uint32_t two = *c.k_code.at<uint32_t>(id, block, tile_.head, channel + 1, word);
+      for (int w = 0; w < kWords; ++w)
 #pragma unroll
-        for (int n = 0; n < kCodes; ++n) {
-          const auto code = [&](uint32_t x) {
-            return static_cast<float>(x >> (n * Bits) & ((1u << Bits) - 1));
-          };
-          *reinterpret_cast<uint32_t*>(keys_ + (w * kCodes + n) * kRow + channel * 2) =
-              pack<Dtype>(fmaf(code(one), scale.x, zero.x), fmaf(code(two), scale.y, zero.y));
-        }
+        for (int of = 0; of < 2; ++of)
+          words[i][w][of] =
+              __ldg(c.k_code.at<uint32_t>(id, block, tile_.head, channel + of, begin / kCodes + w));
+    }
+#pragma unroll
+    for (int i = 0; i < kPairs; ++i) {
+      const float2 scale = pair_of<FOVEA_F16>(scales[i]), zero = pair_of<FOVEA_F16>(zeros[i]);
+#pragma unroll
+      for (int n = 0; n < kLate; ++n) {
+        const auto code = [&](int of) {
+          return static_cast<float>(words[i][n / kCodes][of] >> (n % kCodes * Bits) &
+                                    ((1u << Bits) - 1));
+        };
+        *reinterpret_cast<uint32_t*>(keys_ + n * kRow + 4 * (threadIdx.x % 32) + 128 * i) =
+            pack<Dtype>(fmaf(code(0), scale.x, zero.x), fmaf(code(1), scale.y, zero.y));
       }
     }
   }
@@ -595,7 +649,7 @@ __device__ void save(const Sums& mine, float* to, float* top, float* total) {
         }
       o[Width + r] = AsCodes ? mine.o[Width / 16][n][k] : 0.f;
       const float all = mine.softmax.total(n, k);
-      if (r == 0) top[row] = mine.softmax.top[n][k], total[row] = all;
+      if (r == 0) top[row] = mine.softmax.top[n][k] * mine.factor[n][k], total[row] = all;
     }
 }
 
@@ -652,22 +706,29 @@ __device__ void attend_codes(const KvSplit& f, const Tile& tile, int split, unsi
   Codes<Dtype, Bits, Width, Columns> mine(f, tile,
                                           shared_address(shared) + warp * kStages * S::kBytes);
   uint32_t there = 0;  // bit n: tile n of 32 has a page
-  const auto ask = [&](int it) { return it < count ? mine.page(first + it * kWarps) : -1; };
-  const auto copy = [&](int it, int id, int stage) {
-    const bool is = it < count && mine.there(id);
+  using Place = typename Codes<Dtype, Bits, Width, Columns>::Place;
+  const auto ask = [&](int it) {
+    return it < count ? mine.place(first + it * kWarps) : Place{-1, 0};
+  };
+  const auto copy = [&](int it, const Place& place, int stage) {
+    const bool is = mine.there(place.id);
     there = (there & ~(1u << it % 32)) | (is ? 1u << it % 32 : 0);
-    if (is) mine.copy(first + it * kWarps, id, stage);
+    if (is) mine.copy(place, stage);
     copy_commit();
   };
+  Place next[kStages];
 #pragma unroll
-  for (int it = 0; it < kStages - 1; ++it) copy(it, ask(it), it);
-  int next = ask(kStages - 1), stage = 0;
+  for (int it = 0; it < kStages; ++it) next[it] = ask(it);
+#pragma unroll
+  for (int it = 0; it < kStages - 1; ++it) copy(it, next[it], it);
+  int stage = 0;
+#pragma unroll 1
   for (int it = 0; it < count; ++it) {
     copy_wait<kStages - 2>();
     __syncwarp();
     const int ahead = it + kStages - 1;
-    copy(ahead, next, stage ? stage - 1 : kStages - 1);
-    next = ask(ahead + 1);
+    copy(ahead, next[kStages - 1], stage ? stage - 1 : kStages - 1);
+    next[kStages - 1] = ask(ahead + 1);
     if (there >> it % 32 & 1) mine.step(first + it * kWarps, stage);
     stage = stage == kStages - 1 ? 0 : stage + 1;
   }
@@ -677,25 +738,33 @@ __device__ void attend_codes(const KvSplit& f, const Tile& tile, int split, unsi
 }
 
 template <int Dtype, int Bits, int Width, int Columns>
-__device__ void attend_late(const KvSplit& f, const Tile& tile, unsigned char* shared, float* sums,
-                            float* top, float* total) {
+__device__ void attend_late(const KvSplit& f, const Tile& tile, int split, unsigned char* shared,
+                            float* sums, float* top, float* total) {
   using L = Late<Dtype, Bits, Width, Columns>;
   const int warp = threadIdx.x / 32;
   L mine(f, tile, shared + warp * L::kBytes);
   const int begin = max(tile.low, tile.values) / kLate * kLate;
-  for (int j = begin + warp * kLate; j < tile.high; j += kWarps * kLate) mine.step(j);
+#pragma unroll 1
+  for (int j = begin + (split * kWarps + warp) * kLate; j < tile.high; j += f.late * kWarps * kLate)
+    mine.step(j);
   __syncthreads();
   save<Bits, Width, Columns, false>(mine, sums, top, total);
 }
 
+// Blocks on a multiprocessor, as registers and shared memory let them be.
+constexpr int blocks_of(int bits, int width, int columns) {
+  if (columns == 2) return width == 64 ? 3 : 2;
+  return bits == 4 && width == 128 ? 3 : 4;
+}
+
 // Work: the later tokens of all row tiles first, then split by split.
 template <int Dtype, int Bits, int Width, int Columns>
-__global__ void __launch_bounds__(kWarps * 32, Columns == 1  ? 4
-                                               : Width == 64 ? 3
-                                                             : 2)
+__global__ void __launch_bounds__(kWarps * 32, blocks_of(Bits, Width, Columns))
     split_kernel(const __grid_constant__ KvSplit f, int64_t items) {
   using B = Block<Dtype, Bits, Width, Columns>;
   extern __shared__ __align__(128) unsigned char shared[];
+  pdl_wait();
+  pdl_trigger();
   const int64_t w = blockIdx.x;
   const int64_t item = w % items;
   const int split = static_cast<int>(w / items);
@@ -723,10 +792,10 @@ __global__ void __launch_bounds__(kWarps * 32, Columns == 1  ? 4
   const int warp = threadIdx.x / 32;
   float *mine = sums + warp * B::kRows * (Width + 8), *top = stats + warp * B::kRows;
   float* total = top + kWarps * B::kRows;
-  if (split == 0)
-    attend_late<Dtype, Bits, Width, Columns>(f, tile, shared, mine, top, total);
+  if (split < f.late)
+    attend_late<Dtype, Bits, Width, Columns>(f, tile, split, shared, mine, top, total);
   else
-    attend_codes<Dtype, Bits, Width, Columns>(f, tile, split - 1, shared, mine, top, total);
+    attend_codes<Dtype, Bits, Width, Columns>(f, tile, split - f.late, shared, mine, top, total);
   __syncthreads();
   merge<Width, Columns>(f, tile, split, sums, stats, stats + kWarps * B::kRows);
 }
@@ -741,9 +810,9 @@ struct Instance {
 
 template <int Dtype, int Bits, int Width, int Columns>
 void launch_split(Context& ctx, const KvSplit& f, int64_t items) {
-  launch<split_kernel<Dtype, Bits, Width, Columns>>(ctx, kOp, items * (f.splits + 1), kWarps * 32,
-                                                    Block<Dtype, Bits, Width, Columns>::kBytes, f,
-                                                    items);
+  launch_pdl<split_kernel<Dtype, Bits, Width, Columns>>(
+      ctx, kOp, items * (f.splits + f.late), kWarps * 32,
+      Block<Dtype, Bits, Width, Columns>::kBytes, f, items);
 }
 
 #define FOVEA_KV(dtype, bits, width, columns)  \
@@ -795,7 +864,33 @@ Text refuses(const Context& ctx, const KvDecode& x) {
        {std::pair{&c.k_tail, "k_tail"}, {&c.v_tail, "v_tail"}, {&a.q, "q"}})
     if (part->stride[3] != 1 || !aligned(*part, 16, 2, 3)) return reason_rows(name);
   if (a.sequences.capacity >= 1 << 30) return "more than 2^30 keys";
+  const int64_t page =
+      std::max({c.k_code.stride[0] * 4, c.v_code.stride[0] * 4, c.k_scale.stride[0] * 2,
+                c.k_zero.stride[0] * 2, c.v_scale.stride[0] * 2, c.v_zero.stride[0] * 2});
+  const int64_t tile =
+      std::max({c.k_code.stride[1] * 4, c.k_scale.stride[1] * 2, c.k_zero.stride[1] * 2,
+                c.v_code.stride[1] * 4 * kTokens, c.v_scale.stride[1] * 2 * kTokens,
+                c.v_zero.stride[1] * 2 * kTokens});
+  if (std::max(page, tile) > INT_MAX) return "pages or groups more than 2^31 bytes apart";
   return "";
+}
+
+// Bytes from page to page and tile to tile; refuses() has said that they fit.
+template <int N>
+Step step_of(const View<N>& x, int element, int tile) {
+  return {static_cast<uint32_t>(x.stride[0] * element),
+          static_cast<uint32_t>(x.stride[1] * element * tile)};
+}
+void set_steps(KvSplit& f) {
+  const kv::Cache& c = f.cache;
+  f.k_code = step_of(c.k_code, 4, 1), f.v_code = step_of(c.v_code, 4, kTokens);
+  f.k_scale = step_of(c.k_scale, 2, 1), f.k_zero = step_of(c.k_zero, 2, 1);
+  f.v_scale = step_of(c.v_scale, 2, kTokens), f.v_zero = step_of(c.v_zero, 2, kTokens);
+  f.v_code_row = f.v_code.tile / kTokens;
+  f.pool = static_cast<int>(std::min<int64_t>(c.pool, INT_MAX));
+  f.page_tiles = static_cast<int>(c.page / kTokens), f.page_shift = -1;
+  for (int n = 0; n < 31; ++n)
+    if (f.page_tiles == 1 << n) f.page_shift = n;
 }
 
 Text offer(const Context& ctx, const KvDecode& x, Plan& plan) {
@@ -805,7 +900,7 @@ Text offer(const Context& ctx, const KvDecode& x, Plan& plan) {
   KvSplit f{};
   f.a = a, f.cache = x.cache;
   f.packed = static_cast<int>(a.g ? a.h / a.g : 1);
-  f.page_tiles = static_cast<int>(x.cache.page / kTokens);
+  set_steps(f);
   const int64_t rows = a.sequences.query_max * f.packed;
   const int columns = rows > 8 ? 2 : 1;
   f.row_tiles = static_cast<int>(std::max<int64_t>(ceil_div(rows, int64_t{8} * columns), 1));
@@ -824,13 +919,18 @@ Text offer(const Context& ctx, const KvDecode& x, Plan& plan) {
   const int64_t splits =
       a.splits ? a.splits : auto_splits(items, tiles, 0, a.mask.window.left > 0, slots);
   f.splits = static_cast<int>(clamp_i64(splits, 1, std::min<int64_t>(tiles, 1023)));
-  if (far_product(items, f.splits + 1) > INT_MAX) return "more than 2^31 blocks of work";
-  const PartialSlots partials(plan.workspace, a, f.splits + 1);
+  // A tile of later tokens for each warp where blocks are few, else one block.
+  const int64_t late = ceil_div(x.cache.residual + kLate, int64_t{kLate * kWarps});
+  const int64_t room = slots.multiprocessors / std::max<int64_t>(2 * items, 1);
+  f.late = static_cast<int>(clamp_i64(late, 1, clamp_i64(room, 1, 4)));
+  const int parts = f.splits + f.late;
+  if (far_product(items, parts) > INT_MAX) return "more than 2^31 blocks of work";
+  const PartialSlots partials(plan.workspace, a, parts);
   plan.kernel += Text(".") + dtype_name(a.dtype) + ".b" + Text::number(x.cache.bits) + ".d" +
                  Text::number(a.d) + ".rows" + Text::number(8 * columns);
-  plan.launch = [f, found, partials, items](Context& ctx, void* base) mutable {
+  plan.launch = [f, found, partials, items, parts](Context& ctx, void* base) mutable {
     if (!items || !f.a.h || !f.a.sequences.query_max) return;
-    f.out = partials.at(base, f.a, f.splits + 1);
+    f.out = partials.at(base, f.a, parts);
     found->launch(ctx, f, items);
     combine(ctx, kOp, f.a, f.out);
   };

@@ -37,7 +37,7 @@ struct KvAppend {
     if (t.fresh == 0 && !flush) return t;
     // What the last token finds, or a flush.
     const int64_t seen = t.to.length - (flush ? 0 : 1), R = cache.residual;
-    t.to.keys += (seen - from.keys) / R * R;
+    t.to.keys += quotient(seen - from.keys, R) * R;
     if (seen - R > from.values) t.to.values = seen - R;
     return t;
   }
