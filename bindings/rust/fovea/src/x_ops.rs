@@ -1312,8 +1312,8 @@ op! {
     /// ```text
     /// Attention of codes of q, k and v.
     ///
-    /// code is what q and k are rounded to, v_code what v is.  With v_code PLAIN v_group and v_block are
-    /// 0.  q_smooth is NONE or BLOCK, k_smooth NONE or SEQUENCE.
+    /// code is what q and k are rounded to, v_code what v is.  With v_code PLAIN v_group and v_block
+    /// are 0.  q_smooth is NONE or BLOCK, k_smooth NONE or SEQUENCE.
     ///
     /// Codes, groups, smoothing and the order of arithmetic are those of quant_quantize and
     /// quant_forward (quant.h).  k is quantised first, then q, then v, whose codes are transposed.
