@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a row of scales, means or transposed codes keeps what (fovea/quant.h): entries of blocks and
-// groups of tokens, and how many a row has.
+// Where a row of scales, means or transposed codes keeps what (fovea/quant.h): entries of blocks
+// and groups of tokens, and how many a row has.
 #pragma once
 #include "core/attend.h"
 #include "core/locate.h"
@@ -82,12 +82,18 @@ struct CodeRows {
   }
   int64_t scales(int32_t group, int64_t block) const {
     switch (group) {
-      case FOVEA_SCALE_GROUP_CHANNEL: return (start ? sequences : 1) * d;
-      case FOVEA_SCALE_GROUP_MICRO16: return s * ((d + 15) / 16);
-      case FOVEA_SCALE_GROUP_MICRO32: return s * ((d + 31) / 32);
-      case FOVEA_SCALE_GROUP_MICRO16_T: return d * (padded() / 16);
-      case FOVEA_SCALE_GROUP_MICRO32_T: return d * (padded() / 32);
-      default: return entries(start, s, sequences, ScaleGroup{group, block});
+      case FOVEA_SCALE_GROUP_CHANNEL:
+        return (start ? sequences : 1) * d;
+      case FOVEA_SCALE_GROUP_MICRO16:
+        return s * ((d + 15) / 16);
+      case FOVEA_SCALE_GROUP_MICRO32:
+        return s * ((d + 31) / 32);
+      case FOVEA_SCALE_GROUP_MICRO16_T:
+        return d * (padded() / 16);
+      case FOVEA_SCALE_GROUP_MICRO32_T:
+        return d * (padded() / 32);
+      default:
+        return entries(start, s, sequences, ScaleGroup{group, block});
     }
   }
 };

@@ -14,16 +14,16 @@ double start_of(const int64_t* i, double first, double second, double end) {
 }
 
 Table table() {
-  return Table("x_quantised_forward",
-               [](TableCall& made) -> std::vector<Expected> {
-                 const oracle::QuantisedOracle oracle(made.params<Params>());
-                 const auto exact = oracle.run(oracle::Mode::exact);
-                 const auto rounded = oracle.run(oracle::Mode::rounded);
-                 return {{"o", exact.o, rounded.o}, {"lse", exact.lse, rounded.lse}};
-               },
-               {{"query_start",
-                 [](const int64_t* i, double) { return start_of(i, 60, 60, 150); }},
-                {"key_start", [](const int64_t* i, double) { return start_of(i, 130, 170, 300); }}});
+  return Table(
+      "x_quantised_forward",
+      [](TableCall& made) -> std::vector<Expected> {
+        const oracle::QuantisedOracle oracle(made.params<Params>());
+        const auto exact = oracle.run(oracle::Mode::exact);
+        const auto rounded = oracle.run(oracle::Mode::rounded);
+        return {{"o", exact.o, rounded.o}, {"lse", exact.lse, rounded.lse}};
+      },
+      {{"query_start", [](const int64_t* i, double) { return start_of(i, 60, 60, 150); }},
+       {"key_start", [](const int64_t* i, double) { return start_of(i, 130, 170, 300); }}});
 }
 
 const char* const kFormats[] = {
@@ -49,9 +49,10 @@ std::vector<harness::Case> cases_of() {
              {"contiguous", "head_first", "odd"},
              {"lse o:f32", "lse", ""}},
             17);
-  all.each("small", {"b=1 s=2 t=5 h=2 g=1 d=4 e=4 q:f16 lse",
-                     "b=1 s=3 t=6 h=2 g=1 d=4 e=4 q:bf16 lse code=1 v_code=4 p_format=2 q_block=64"
-                     " k_block=64 k_smooth=1"},
+  all.each("small",
+           {"b=1 s=2 t=5 h=2 g=1 d=4 e=4 q:f16 lse",
+            "b=1 s=3 t=6 h=2 g=1 d=4 e=4 q:bf16 lse code=1 v_code=4 p_format=2 q_block=64"
+            " k_block=64 k_smooth=1"},
            true);
   all.each("edge", {"s=0 t=5 q:f16", "s=3 t=0 q:f16 lse", "h=0 g=1 s=2 t=2 q:f16"});
   return all.cases();

@@ -29,8 +29,7 @@ QuantAttention places(const Params& p) {
 }
 
 // e4m3: whether tensor cores sum products of e4m3 in scores.
-Table method(const Define& define, int p_format, int accumulate,
-             bool e4m3 = false) {
+Table method(const Define& define, int p_format, int accumulate, bool e4m3 = false) {
   Table table("x_quantised_forward", [=](TableCall& made) -> std::vector<Expected> {
     const Params& p = made.params<Params>();
     fovea_quant_forward_params call{};

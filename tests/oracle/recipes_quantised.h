@@ -78,7 +78,8 @@ inline Dense mean_row(const Dense& k, const Dense& less) {
   mean.given = true, mean.shape = {k.shape[0], k.shape[2], 1, k.shape[3], 1};
   for (int64_t b = 0; b < k.shape[0]; ++b)
     for (int64_t g = 0; g < k.shape[2]; ++g)
-      for (int64_t c = 0; c < k.shape[3]; ++c) mean.value.push_back(k(b, 0, g, c) - less(b, 0, g, c));
+      for (int64_t c = 0; c < k.shape[3]; ++c)
+        mean.value.push_back(k(b, 0, g, c) - less(b, 0, g, c));
   return mean;
 }
 
@@ -176,7 +177,8 @@ inline QuantAttention sageattention3(QuantAttention a, const Operands& x) {
   a.delta = block_scores(means, k);
   a.q = rounded_to(Bits::fp4, q, runs_of_columns(16), 6);
   a.k = rounded_to(Bits::fp4, k, runs_of_columns(16), 6);
-  a.v = rounded_to(Bits::fp4, x.v, [](int64_t i, int64_t c) { return i / 16 * 4096 + c; }, 6);
+  a.v = rounded_to(
+      Bits::fp4, x.v, [](int64_t i, int64_t c) { return i / 16 * 4096 + c; }, 6);
   return a;
 }
 

@@ -83,11 +83,13 @@ struct Limit {
   const char* name;
   double d1, d2, d3, cosine;
 };
-constexpr Limit kLimits[] = {
-    {"fa3_fp8", 7e-2, 4e-2, 0.12, 0.9975},          {"sageattention", 2e-2, 1e-2, 0.1, 0.9998},
-    {"sageattention2", 5.5e-2, 2.2e-2, 7e-2, 0.9985}, {"sageattention2pp", 5.5e-2, 2.2e-2, 7e-2, 0.9985},
-    {"sageattention2_int4", 0.28, 0.11, 9, 0.965},    {"sageattention3", 0.26, 0.11, 0.28, 0.970},
-    {"sagebwd", 3e-2, 1.2e-2, 0.1, 0.9995}};
+constexpr Limit kLimits[] = {{"fa3_fp8", 7e-2, 4e-2, 0.12, 0.9975},
+                             {"sageattention", 2e-2, 1e-2, 0.1, 0.9998},
+                             {"sageattention2", 5.5e-2, 2.2e-2, 7e-2, 0.9985},
+                             {"sageattention2pp", 5.5e-2, 2.2e-2, 7e-2, 0.9985},
+                             {"sageattention2_int4", 0.28, 0.11, 9, 0.965},
+                             {"sageattention3", 0.26, 0.11, 0.28, 0.970},
+                             {"sagebwd", 3e-2, 1.2e-2, 0.1, 0.9995}};
 
 TEST(quantised, methods_are_as_close_to_exact_attention_as_their_papers_say) {
   for (const Limit& limit : kLimits)

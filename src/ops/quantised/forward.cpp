@@ -39,10 +39,13 @@ int64_t in_bytes(int32_t code, int64_t codes) {
 fovea_dtype scale_dtype(int32_t group) {
   switch (group) {
     case FOVEA_SCALE_GROUP_MICRO16:
-    case FOVEA_SCALE_GROUP_MICRO16_T: return FOVEA_E4M3;
+    case FOVEA_SCALE_GROUP_MICRO16_T:
+      return FOVEA_E4M3;
     case FOVEA_SCALE_GROUP_MICRO32:
-    case FOVEA_SCALE_GROUP_MICRO32_T: return FOVEA_U8;
-    default: return FOVEA_F32;
+    case FOVEA_SCALE_GROUP_MICRO32_T:
+      return FOVEA_U8;
+    default:
+      return FOVEA_F32;
   }
 }
 
@@ -86,16 +89,16 @@ Coded quantise(Program& program, const Params& p, const fovea_tensor& x, const f
 
 [[gnu::noinline]] Coded quantise_k(Program& program, const Params& p) {
   fovea_quant_quantize_params part;
-  const Coded k = quantise(program, p, p.k, p.key_start, {p.code, p.k_group, p.k_block, p.k_smooth},
-                           part);
+  const Coded k =
+      quantise(program, p, p.k, p.key_start, {p.code, p.k_group, p.k_block, p.k_smooth}, part);
   program.run(part);
   return k;
 }
 
 [[gnu::noinline]] Coded quantise_q(Program& program, const Params& p, const Coded& k) {
   fovea_quant_quantize_params part;
-  Coded q = quantise(program, p, p.q, p.query_start, {p.code, p.q_group, p.q_block, p.q_smooth},
-                     part);
+  Coded q =
+      quantise(program, p, p.q, p.query_start, {p.code, p.q_group, p.q_block, p.q_smooth}, part);
   if (p.q_smooth) {
     const int64_t blocks = rows_of(p.q, p.query_start).means(FOVEA_SMOOTH_BLOCK);
     q.delta = program.array(FOVEA_F32, {p.q.shape[0], p.q.shape[2], blocks, p.k.shape[1]});
@@ -114,8 +117,10 @@ Coded quantise(Program& program, const Params& p, const fovea_tensor& x, const f
   part.hadamard = 0, part.seed = 0;
   part.scale_max = p.v_scale_max, part.code_order = FOVEA_CODE_ORDER_V_PERM16;
   Coded v{};
-  v.code = part.code_t = program.array(code_dtype(p.v_code), {b, g, e, in_bytes(p.v_code, rows.padded())});
-  v.scale = part.scale = program.array(scale_dtype(p.v_group), {b, g, rows.scales(p.v_group, p.v_block)});
+  v.code = part.code_t =
+      program.array(code_dtype(p.v_code), {b, g, e, in_bytes(p.v_code, rows.padded())});
+  v.scale = part.scale =
+      program.array(scale_dtype(p.v_group), {b, g, rows.scales(p.v_group, p.v_block)});
   program.run(part);
   return v;
 }
