@@ -201,6 +201,27 @@ class LatentList(Case):
         return Own(self.op, ctx, q, k, k[..., :512], compared=0, **fields), dense
 
 
+@dataclasses.dataclass(frozen=True)
+class JoinedList(LatentList):
+    """The same with latents and rotated keys in two tensors, `q_value`, beside one tensor of both."""
+
+    peer = "fovea, one tensor"
+
+    def words(self):
+        yield from super().words()
+        yield "q_value"
+
+    def setup(self, ctx, device, seed):
+        own, _ = super().setup(ctx, device, seed)
+        q, k = own.inputs[1:3]
+        latent, turned = (x.contiguous() for x in k.split([512, 64], -1))
+        q_value, q_turned = (x.contiguous() for x in q.split([512, 64], -1))
+        fields = {**own.fields, "scale": 192**-0.5}
+        one = Own(self.op, ctx, q, k, k[..., :512], compared=0, **fields)
+        joined = Own(self.op, ctx, q_turned, turned, latent, compared=0, q_value=q_value, **fields)
+        return joined, one
+
+
 def host():
     for keep in (100, 25):
         yield Sparse(1, 8, 2048, 128, 64, 64, keep, dtype="f32")
@@ -234,3 +255,5 @@ def cuda():
         for b in (1, 8, 64):
             yield LatentList(b, h, 1, 32768)
     yield LatentList(64, 16, 1, 32768, page=64)
+    for b, h, n in ((8, 16, 1), (64, 128, 1), (1, 128, 4096)):
+        yield JoinedList(b, h, n, 32768)
