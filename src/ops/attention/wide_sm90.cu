@@ -105,12 +105,13 @@ Text refuses(const Context& ctx, const Attend& given) {
 }
 
 // The splits that end soonest, counted in key tiles.  A work item costs its own and kWorkTiles
-// more. The merge costs kMergeTiles, and kPartTiles for every 64 splits, whose sums it reads.
-int64_t best_splits(int64_t items, int64_t key_tiles, int64_t multiprocessors) {
-  constexpr int64_t kWorkTiles = 3, kMergeTiles = 3, kPartTiles = 1, kMost = 128;
+// more. The merge costs kMergeTiles, and a tile for every kTileSums that splits write for it;
+// `sums` are those of one.
+int64_t best_splits(int64_t items, int64_t key_tiles, int64_t sums, int64_t multiprocessors) {
+  constexpr int64_t kWorkTiles = 3, kMergeTiles = 3, kTileSums = 1 << 19, kMost = 128;
   const auto cost = [&](int64_t splits) {
     return ceil_div(items * splits, multiprocessors) * (ceil_div(key_tiles, splits) + kWorkTiles) +
-           (splits > 1 ? kMergeTiles + ceil_div(splits, 64) * kPartTiles : 0);
+           (splits > 1 ? kMergeTiles + ceil_div(splits * sums, kTileSums) : 0);
   };
   int64_t best = 1;
   for (int64_t s = 2; s <= std::min(key_tiles, kMost); ++s)
@@ -125,8 +126,9 @@ Text arrange(const Context& ctx, const Attend& a, WideWork90& work) {
   const bool masked = a.mask.window.right > 0 || a.mask.head_window || a.mask.window.chunk;
   const int64_t row_tiles = ceil_div(rows, kRows), heads = a.sequences.count * a.g;
   const int64_t most = key_tiles_bound(a, ceil_div(kRows, group) + 1, kKeys);
+  const int64_t sums = heads * rows * a.e;
   const int64_t wanted =
-      a.splits ? a.splits : best_splits(heads * row_tiles, most, device.multiprocessors);
+      a.splits ? a.splits : best_splits(heads * row_tiles, most, sums, device.multiprocessors);
   const int64_t splits = clamp_i64(wanted, 1, std::max<int64_t>(most, 1));
   if (heads * row_tiles * splits > INT_MAX) return "more than 2^31 work items";
   work.grid = {row_tiles, a.g, static_cast<int32_t>(splits), static_cast<int32_t>(group), masked};

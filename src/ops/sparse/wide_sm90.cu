@@ -109,7 +109,7 @@ Text refuses(const Context& ctx, const SparseAttend& call) {
 // The splits that end soonest.  Of many work items they are long: the merge reads each split's
 // sums, which splits_of() does not count.
 int64_t list_splits(int64_t items, int64_t key_tiles, int64_t multiprocessors) {
-  constexpr int64_t kMany = 8, kLeastTiles = 3;
+  constexpr int64_t kMany = 8, kLeastTiles = 2;
   const int64_t splits = splits_of(items, key_tiles, multiprocessors);
   return items < kMany ? splits : std::min(splits, ceil_div(key_tiles, kLeastTiles));
 }
