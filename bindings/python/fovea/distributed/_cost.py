@@ -31,8 +31,8 @@ def cost(split, ranks, tokens, *, heads=16, key_heads=None, width=128, value_wid
          device_flops=600e12, device_bytes=3.0e12, link_bytes=300e9, latency=10e-6):
     """A model of one attention layer times `layers`, for 1 to 1024 ranks.
 
-    split         "ring", "heads", "mesh" (ring over ranks / second, heads over second), "decode" (one
-                  new row over `tokens` keys), "state" (delta; gla needs less)
+    split         "ring", "heads", "mesh" (ring over ranks / second, heads over second), "decode"
+                  (one new row over `tokens` keys), "state" (delta; gla needs less)
     backward      the forward and the gradient
     device_flops, device_bytes   what a kernel reaches a second, not the data sheet's peak
     link_bytes    bytes a second that a rank sends while it receives as many
