@@ -6,7 +6,7 @@
 #   2. by the command that its own opening comment tells, as it stands there
 #   3. README.md's program in C as C99 and as C++11, the one in C++ and the lines that open fovea.hpp
 #   tests/examples.sh <build folder>
-# ggml_op.c takes part where pkg-config finds ggml, ring_mpi.c where mpicc is.
+# ggml_op.c takes part where pkg-config finds ggml, ring_mpi.c where mpicc is, ring_nccl.c where nccl.h is.
 set -euo pipefail
 build=$(cd "$1" && pwd)
 cd "$(dirname "$0")/.."
@@ -36,7 +36,7 @@ for folder in c cpp; do
   for source in examples/"$folder"/*.c*; do
     name=$(basename "${source%.*}")
     [ "$name" != CMakeLists ] || continue
-    [ -x "$tree/$name" ] || { [[ $name = ggml_op || $name = ring_mpi ]] && continue; fail "no program of $source"; }
+    [ -x "$tree/$name" ] || { [[ $name = ggml_op || $name = ring_* ]] && continue; fail "no program of $source"; }
     arguments=() launch=()
     [ "$name" != ring_mpi ] || launch=(mpirun -n 2)
     [ "$name" != dlopen ] || arguments=("$libdir/libfovea.so")
@@ -63,6 +63,11 @@ for source in "$out"/typed/*.c "$out"/typed/*.cpp; do
   [ -n "$command" ] || fail "$(basename "$source") does not tell how it is compiled"
   if [[ $command == *ggml* ]] && ! pkg-config --exists ggml; then
     echo "examples: ggml_op.c is left out: pkg-config finds no ggml"
+    continue
+  fi
+  if [[ $command == *nccl* ]] && ! echo '#include <cuda_runtime_api.h>
+#include <nccl.h>' | cc -E - >/dev/null 2>&1; then
+    echo "examples: $(basename "$source") is left out: there is no nccl.h"
     continue
   fi
   if [[ $command == mpicc* ]] && ! command -v mpicc >/dev/null; then

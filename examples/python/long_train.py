@@ -6,12 +6,13 @@
     examples/python/long_train.py TEXT --tokens 65536 --ranks 2
     torchrun --nproc-per-node 2 examples/python/long_train.py --device cuda
 
-Every process has its share of the tokens of every layer; attention goes round the ring.  One process
-takes the same steps first: the losses must agree to rounding, or the command fails.  Then both write
-the same bytes, from a cache that lies on one process and on all."""
+Every process has its share of the tokens of every layer; attention goes round the ring.  One
+process takes the same steps first: the losses must agree to rounding, or the command fails.  Then
+both write the same bytes, from a cache that lies on one process and on all."""
 
 import argparse
 import datetime
+import multiprocessing
 import os
 import pathlib
 import resource
@@ -91,8 +92,8 @@ def train(model: Model, text: Tensor, steps: int, group: Group) -> list[float]:
     losses = list[float]()
     for _ in range(steps):
         scores = model(own, places, attend)
-        loss = nn.functional.cross_entropy(scores.flatten(0, 1), following.flatten(), reduction="sum")
-        loss = loss / (text.shape[1] - 1)
+        scores, wanted = scores.flatten(0, 1), following.flatten()
+        loss = nn.functional.cross_entropy(scores, wanted, reduction="sum") / (text.shape[1] - 1)
         optimizer.zero_grad()
         loss.backward()
         total = loss.detach()
@@ -152,8 +153,9 @@ def work(args: Args, data: bytes) -> None:
     """One rank: alone where it is the first, then with the others."""
     rank, size = dist.get_rank(), dist.get_world_size()
     cuda = args.device == "cuda"
-    device = torch.device("cuda", rank % torch.cuda.device_count()) if cuda else torch.device("cpu")
+    device = torch.device("cpu")
     if cuda:
+        device = torch.device("cuda", rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
     else:
         torch.set_num_threads(args.threads)
@@ -206,7 +208,8 @@ def main() -> None:
     wanted = ("tokens", args.tokens, 2 * args.ranks), ("prompt", args.prompt, args.ranks)
     for name, value, divisor in wanted:
         if value < divisor or value % divisor:
-            parser.error(f"--{name} is {value}, wanted a multiple of {divisor} for {args.ranks} ranks")
+            words = f"wanted a multiple of {divisor} for {args.ranks} ranks"
+            parser.error(f"--{name} is {value}, {words}")
     if args.text:
         data = args.text.read_bytes()
     else:
@@ -222,7 +225,14 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         store = os.path.join(folder, "store")
-        torch.multiprocessing.spawn(start, (args, data, store), args.ranks)
+        spawned, ranks = multiprocessing.get_context("spawn"), range(args.ranks)
+        jobs = [spawned.Process(target=start, args=(rank, args, data, store)) for rank in ranks]
+        for job in jobs:
+            job.start()
+        for job in jobs:
+            job.join()
+    if any(job.exitcode for job in jobs):
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,8 @@ then that of the first array's device.
                                        a FoveaError, and the sentence that says why
     recipe, recipes                    methods by name: recipe("streamingllm")(q, k, v)
     experimental                       operations outside the ABI promise
-    fovea.torch, fovea.transformers    gradients in PyTorch; attn_implementation="fovea".  Neither
+    fovea.torch, fovea.transformers    gradients in PyTorch; attn_implementation="fovea".
+    fovea.distributed                  texts that are cut over several devices.  None of the three
                                        is imported with fovea
 
 """

@@ -79,7 +79,7 @@ def test_decoding_reads_less_and_answers_sooner():
 
 def test_gradients_of_a_state_cost_more():
     both, one = [fd.cost("state", 8, 1 << 20, backward=x) for x in (True, False)]
-    assert both.seconds > 3 * one.seconds and both.messages == 2 * one.messages
+    assert both.seconds > 2.5 * one.seconds and both.messages == 2 * one.messages
 
 
 @pytest.mark.parametrize(

@@ -249,6 +249,16 @@ def test_bad_input_is_refused_with_its_name(ranks, name):
         assert text.startswith("ring_attention: ") and sentence in text
 
 
+def unchecked(group):
+    q, k, v = [fd.shard(x, group) for x in made()[:3]]
+    o = [fd.ring_attention(q, k, v, group, causal=True, check=check) for check in (True, False)]
+    return torch.equal(*o)
+
+
+def test_a_call_without_the_check_is_the_same(ranks):
+    assert ranks.run(4, unchecked) == [True] * 4
+
+
 def test_without_a_process_group():
     x = torch.zeros(1, 4, 2, 8)
     with pytest.raises(fovea.InvalidArgument, match="ring_attention: there is no process group"):

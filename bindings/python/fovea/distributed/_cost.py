@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cost: what a split of attention moves and computes, and how long a model of the machine takes."""
+"""cost: what a split of attention moves and computes, and how long a model of a machine takes."""
 
 from __future__ import annotations
 
@@ -31,15 +31,16 @@ def cost(split, ranks, tokens, *, heads=16, key_heads=None, width=128, value_wid
          device_flops=600e12, device_bytes=3.0e12, link_bytes=300e9, latency=10e-6):
     """A model of one attention layer times `layers`, for 1 to 1024 ranks.
 
-    split         "ring", "heads", "mesh" (ring over ranks / second, heads over second), "decode" (one
-                  new row over `tokens` keys), "state" (gla and delta)
+    split         "ring", "heads", "mesh" (ring over ranks / second, heads over second), "decode"
+                  (one new row over `tokens` keys), "state" (delta; gla needs less)
+    backward      the forward and the gradient
     device_flops, device_bytes   what a kernel reaches a second, not the data sheet's peak
     link_bytes    bytes a second that a rank sends while it receives as many
     latency       seconds of an exchange without bytes
 
-    Attention hides what a hop sends under the hop before it computes; all-to-alls, gathers and scans
-    are not hidden.  Every result is simulated: bytes and messages are those that the code sends, times
-    are this model's."""
+    Attention hides what a hop sends under the hop before it; all-to-alls, gathers and scans are not
+    hidden.  Bytes of attention's splits are those that the code sends.  Times are simulated: they
+    are this model's, for any number of ranks."""
     g, e = key_heads or heads, value_width or width
     for name, x in (("ranks", ranks), ("tokens", tokens), ("heads", heads), ("key_heads", g),
                     ("width", width), ("value_width", e), ("batch", batch), ("second", second),
@@ -88,10 +89,11 @@ def _decode(ranks, keys, rows, g, columns, e, size, flops, memory, link):
 
 
 def _state(ranks, tokens, heads, d, e, batch, backward, size, flops, link):
-    """One walk is 6 d e operations a token and head; ranks walk a second time for the state, and
-    the gradient takes 2.5 times as much."""
+    """One walk is 6 d e operations a token and head.  Ranks walk before it for psi, 4 d e, and past
+    two ranks for phi, 4 d d; the gradient takes 2.5 times as much, without phi."""
     walk, times = 6 * tokens * heads * d * e, 3.5 if backward else 1.0
-    first = 0 if ranks == 1 else walk / ranks * (1 + d / e) * times
+    first = 0 if ranks == 1 else tokens * heads / ranks * 4 * d * e * times
+    first += tokens * heads / ranks * 4 * d * d if ranks > 2 else 0
     steps = 0 if ranks == 1 else 1 + math.ceil(math.log2(max(ranks - 1, 1)))
     steps *= 2 if backward else 1
     sent = steps * batch * heads * d * (d + e) * 4

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""head_attention: an all-to-all gives each rank all tokens of some heads; attention joins both ways."""
+"""head_attention: an all-to-all gives each rank all tokens of some heads; attention: both ways."""
 
 from __future__ import annotations
 
@@ -102,7 +102,9 @@ def head_attention(q, k, v, group=None, *, causal=False, scale=None, window_left
         _check_heads(op, q, k, peers.size)
         for name, x in (("alibi", alibi), ("sink_logit", sink_logit)):
             if x is not None and x.shape[0] != q.shape[2]:
-                raise InvalidArgument(f"{op}: {name} has {x.shape[0]} elements, wanted {q.shape[2]}")
+                raise InvalidArgument(
+                    f"{op}: {name} has {x.shape[0]} elements, wanted {q.shape[2]}"
+                )
         if query_start is not None:
             if q.shape[0] != 1:
                 raise InvalidArgument(f"{op}: q has batch {q.shape[0]}, wanted 1 with query_start")
@@ -171,4 +173,5 @@ def attention(q, k, v, mesh=None, *, causal=False, scale=None, window_left=0, wi
     o = _Turn.apply(o, peers, False)
     if not return_lse:
         return o
-    return o, _Turn.apply(lse.transpose(1, 2)[..., None], peers, False)[..., 0].transpose(1, 2).contiguous()
+    lse = _Turn.apply(lse.transpose(1, 2)[..., None], peers, False)
+    return o, lse[..., 0].transpose(1, 2).contiguous()

@@ -16,7 +16,7 @@ _by_group: dict = {}  # NCCL's group -> a gloo group of the same ranks, for what
 
 
 def eager(function):
-    """What torch.compiler.disable marks, without its import: torch.compile leaves these as they are."""
+    """What torch.compiler.disable marks, without its import: torch.compile leaves it as it is."""
     function._torchdynamo_disable = True
     function._torchdynamo_disable_msg = "it exchanges with other ranks"
     return function
@@ -106,13 +106,11 @@ class Peers:
         group = self.host_group()
         mine = torch.zeros(TEXT, dtype=torch.uint8)
         data = text.encode()[:TEXT]
-        mine[: len(data)] = torch.frombuffer(bytearray(data or b" "), dtype=torch.uint8)[: len(data)]
+        mine[: len(data)] = torch.tensor(list(data), dtype=torch.uint8)
         all_of = [torch.empty_like(mine) for _ in range(self.size)]
         with self.naming("the check of arguments"):
             dist.all_gather(all_of, mine, group=group)
-        return [
-            bytes(x.tolist()).rstrip(b"\0").decode(errors="replace") for x in all_of
-        ]
+        return [bytes(x.tolist()).rstrip(b"\0").decode(errors="replace") for x in all_of]
 
     def host_group(self):
         """A group whose exchanges the host sees at once: the group itself, or one of gloo."""

@@ -51,7 +51,7 @@ def _placed(piece, rows, keys):
 
 
 def pieces(row_chunks, key_chunks, seen):
-    """The pieces of a rank's rows and another's keys, by their chunks [(first position, tokens)]."""
+    """The pieces of a rank's rows and another's keys, by their chunks, (first position, tokens)."""
     out, row_at = [], 0
     for a, rows in row_chunks:
         key_at = 0
@@ -81,7 +81,8 @@ def _between(a, rows, row_at, c, keys, key_at, seen):
                 out.append(_placed(piece, row_at + p - a, key_at + x - c))
     if packed:
         span = (packed[0][0], packed[-1][1])
-        at = (row_at + span[0] - a, row_at + span[1] - a), (key_at + span[0] - c, key_at + span[1] - c)
+        at = [(x - c0 + to for x in span) for c0, to in ((a, row_at), (c, key_at))]
+        at = [tuple(x) for x in at]
         begins = tuple(p - span[0] for p, _ in packed) + (span[1] - span[0],)
         out.append(Piece(*at, left, right, begins if len(packed) > 1 else None))
     return out

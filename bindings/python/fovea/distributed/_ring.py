@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """ring_attention: rows stay, keys and values go round the ranks.
 
-At hop n a rank's rows meet the keys of rank r - n, which come while the hop before is computed.  The
-states (o, lse) of all hops are merged in the order of the hops.  In the backward dk and dv of a hop go
-home while the next one is computed, and are added there in the order of the hops too."""
+At hop n a rank's rows meet the keys of rank r - n, which come while the hop before is computed.
+The states (o, lse) of all hops are merged in the order of the hops.  In the backward dk and dv of a
+hop go home while the next one is computed, and are added there in the order of the hops too.
+
+Keys come straight from their own rank: a hop in which no row of a rank sees them is left out."""
 
 from __future__ import annotations
 
@@ -45,7 +47,8 @@ def begins(op, starts, total):
         raise InvalidArgument(f"{op}: query_start does not ascend from 0")
     if starts[-1] > total:
         raise InvalidArgument(
-            f"{op}: query_start ends at {starts[-1]}, wanted at most {total}, the tokens of all ranks"
+            f"{op}: query_start ends at {starts[-1]}, wanted at most {total}, the tokens of all "
+            "ranks"
         )
     return starts
 
@@ -126,7 +129,8 @@ def packing(piece, device, cache):
 def windows(piece):
     causal = piece.right == 1
     return {
-        "window_left": piece.left, "window_right": 0 if causal else piece.right, "causal": int(causal)
+        "window_left": piece.left, "window_right": 0 if causal else piece.right,
+        "causal": int(causal),
     }  # fmt: skip
 
 
@@ -244,9 +248,9 @@ def ring_attention(q, k, v, group=None, *, causal=False, scale=None, window_left
     check         arguments are compared over the ranks before a call.  False saves an exchange of
                   1 KiB, and ranks that differ then end in a timeout
 
-    Each rank has memory for its own keys and for those of two others.  dk and dv of a hop are rounded
-    to k's dtype, as the library gives them, and summed in f32.  Bits are the same every run for a
-    fixed number of ranks."""
+    Each rank has memory for its own keys and for those of two others.  dk and dv of a hop are
+    rounded to k's dtype, as the library gives them, and summed in f32.  Bits are the same every run
+    for a fixed number of ranks."""
     op = "ring_attention"
     peers = _peers.Peers(op, group)
     if torch.is_tensor(q):

@@ -2,8 +2,8 @@
 """gla and delta: rank r starts from the state that rank r - 1 ends with, and all work at once.
 
 A rank's tokens move a state as H -> phi H + psi.  Each rank finds psi from a state of zeros, and
-phi from one of ones (gla, whose phi is a factor of each element) or of the unit matrix (delta).  A scan
-of log2(ranks) exchanges joins the maps of the ranks before; then each rank computes from its own
+phi from one of ones (gla, whose phi is a factor of each element) or of the unit matrix (delta).  A
+scan of log2(ranks) exchanges joins the maps of the ranks before; then each rank computes from its own
 state.  The backward does the same from the last rank on, with phi transposed."""
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ class Method:
         return dict(zip([n for n in self.outputs if n in wanted], made, strict=True))
 
 
-GLA = Method("gla", "q k v gate_head gate_key gate_value gate_rate gate_bias select bonus skip", False)
+GLA = Method(
+    "gla", "q k v gate_head gate_key gate_value gate_rate gate_bias select bonus skip", False
+)
 DELTA = Method("delta", "q k v beta erase gate_head gate_key gate_rate gate_bias low_a low_b", True)
 
 
@@ -219,9 +221,9 @@ def gla(q, k, v, group=None, *, gate_head=None, gate_key=None, gate_value=None, 
     return_state   (o, state) with the f32 state after this rank's tokens; the last rank's is the
                    text's
 
-    Gradients of gate_rate, gate_bias, bonus and skip are those of this rank's tokens.  Two walks over
-    the tokens of a rank and log2(ranks) exchanges of a state and its factors.  Bits are the same every
-    run for a fixed number of ranks.  Experimental, as the operation is."""
+    Gradients of gate_rate, gate_bias, bonus and skip are those of this rank's tokens.  A rank walks
+    over its tokens two or three times, and log2(ranks) exchanges move a state and its factors.  Bits
+    are the same every run for a fixed number of ranks.  Experimental, as the operation is."""
     tensors = {
         "q": q, "k": k, "v": v, "gate_head": gate_head, "gate_key": gate_key,
         "gate_value": gate_value, "gate_rate": gate_rate, "gate_bias": gate_bias, "select": select,

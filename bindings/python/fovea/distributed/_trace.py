@@ -15,15 +15,15 @@ from . import _order, _peers
 def trace(q, k, v, group=None, *, keep, block_rows=64, block_keys=64, causal=False, scale=None,
           exact=False, return_lse=False, return_dense=False, return_mass=False, layout="zigzag",
           check=True):  # fmt: skip
-    """fovea.torch.trace of a text that is cut over the ranks of a group: each rank has the selection
-    of its own rows over the keys of all.  Without gradients.
+    """fovea.torch.trace of a text that is cut over the ranks of a group: each rank has the
+    selection of its own rows over the keys of all.  Without gradients.
 
     q (b, s, h, d), k (b, s, g, d), v (b, s, g, e): this rank's tokens.  The Trace has this rank's
     rows; key blocks are counted in the whole text.  block_rows divides the tokens of a chunk: s, or
     s / 2 with layout "zigzag".
 
     Selected blocks and their order are those of one process: with exact the same bits on every
-    backend, else those of the backend's kernel.  A rank has memory for k and v of the whole text."""
+    backend, else those of its kernel.  A rank has memory for k and v of the whole text."""
     op = "trace"
     peers = _peers.Peers(op, group)
 
