@@ -61,6 +61,7 @@ PEERS = {
 OPERATIONS = {
     "attention": "attention",
     "quant": "e4m3 attention",
+    "quant_quantize": "codes",
     "kl": "KL",
     "conv_attention": "convolution",
     "x_conv1d": "short convolution",
@@ -116,6 +117,7 @@ TOKENS = (  # of a case's name, in the order in which a label says them
     (r"m(\d+)", "{1} slots"),
     (r"lengths", "lengths given"),
     (r"quantising", "with quantisation"),
+    (r"sage(\w+)", "SageAttention2's {1}"),
     (r"f32|f16|e4m3|i8", "{0}"),
     (r"skewed", "lengths 1 to 8k"),
 )
@@ -193,7 +195,7 @@ def words(row):
     elif operation.startswith(SPARSE):
         family = "sparse"
     else:
-        known = {"x_multi_token": "conv", "conv_attention": "conv", "x_project": "project"}
+        known = {"x_multi_token": "conv", "conv_attention": "conv", "x_project": "project", "quant_quantize": "quant"}
         known |= dict.fromkeys(("x_conv1d", "x_norm_gate", "x_gla", "x_delta", "x_gsa"), "linear")
         family = known.get(operation, "kl" if operation.startswith("x_kl") else operation)
     length = next((t[1:] for t in tokens if re.fullmatch(r"[nt]\d+k?", t)), "8k")

@@ -9,6 +9,7 @@ from itertools import chain
 
 from . import (
     attention,
+    codes,
     conv,
     decode,
     kl,
@@ -29,6 +30,7 @@ from .base import PeerFailed as PeerFailed
 FAMILIES = (
     attention,
     quant,
+    codes,
     kl,
     conv,
     trace,

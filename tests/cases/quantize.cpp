@@ -200,11 +200,11 @@ class QuantizeCases {
                     tiny});
   }
   // The way back, of one of the two codes.
-  void back(QuantizeCase c, int y_dtype, bool tiny = false) {
+  void back(QuantizeCase c, int y_dtype, bool tiny = false, std::string kernel = "") {
     if (c.code) c.code_t = c.permuted = false;
     list.push_back({"quant_dequantize", name_of(c) + "_to_" + dtype_name(y_dtype),
-                    [c, y_dtype](uint64_t seed) { return build_dequantize(c, y_dtype, seed); }, "",
-                    "", tiny});
+                    [c, y_dtype](uint64_t seed) { return build_dequantize(c, y_dtype, seed); },
+                    std::move(kernel), "", tiny});
   }
   std::vector<harness::Case> list;
 };
@@ -319,6 +319,29 @@ void add_deltas(QuantizeCases& cases) {
   }
 }
 
+// The tuned way back: every format and kind of group.
+void add_tuned_back(QuantizeCases& cases) {
+  int i = 0;
+  const auto tuned = [&](QuantizeCase c) {
+    c.note = "tuned", c.s = 150, c.d = i % 2 ? 72 : 128, c.smooth = i % 3, c.h = 3;
+    c.packed = i % 4 == 1, c.b = c.packed ? 3 : 1, c.lay = i % 2 ? Lay::gaps : Lay::contiguous;
+    const int dtype = kDtypes[i++ % 3];
+    cases.back(c, dtype, false, "rows." + std::string(dtype_name(dtype)));
+  };
+  for (const GroupOf& group : kGroupsOf8) {
+    QuantizeCase c;
+    c.group = group.group, c.block = group.block;
+    c.code_dtype = i % 2 ? FOVEA_I8 : FOVEA_E4M3;
+    c.format = i % 3 ? FOVEA_CODE_FORMAT_DTYPE : FOVEA_CODE_FORMAT_I4;
+    tuned(c);
+  }
+  for (int group : {kMicro16, kMicro16 + 1}) {
+    QuantizeCase c;
+    c.group = group, c.format = FOVEA_CODE_FORMAT_E2M1;
+    tuned(c);
+  }
+}
+
 // The tuned kernel.
 void add_tuned(QuantizeCases& cases) {
   const auto tuned = [&](const QuantizeCase& c) {
@@ -349,12 +372,26 @@ void add_tuned(QuantizeCases& cases) {
         c.b = c.packed ? 3 : 1;
         c.hadamard = i % 7 == 3, c.scale_max = i % 9 == 3 ? 2.25f : 0;
         tuned(c), ++i;
+        c.format = FOVEA_CODE_FORMAT_I4, c.code = true, c.code_t = c.permuted = false;
+        c.code_dtype = FOVEA_E4M3, c.scale_max = 0;
+        if (i % 2) tuned(c);
+      }
+  for (int64_t d : {64, 128, 256})
+    for (int group : {kMicro16, kMicro16 + 1})
+      for (int dtype : {FOVEA_F16, FOVEA_BF16}) {
+        QuantizeCase c;
+        c.note = "tuned";
+        c.dtype = dtype, c.group = group, c.d = d, c.format = FOVEA_CODE_FORMAT_E2M1;
+        c.s = 129 + i % 7, c.smooth = i % 3, c.packed = i % 4 == 1, c.b = c.packed ? 3 : 1;
+        c.content = i % 2 ? Content::normal : Content::nan;
+        tuned(c), ++i;
       }
 }
 
 std::vector<harness::Case> quantize_cases() {
   QuantizeCases cases;
   add_plain(cases), add_groups(cases), add_contents(cases), add_deltas(cases), add_tuned(cases);
+  add_tuned_back(cases);
   QuantizeCase c;
   c.note = "small";
   cases.add(c, "", true);

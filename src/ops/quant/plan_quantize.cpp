@@ -213,7 +213,7 @@ Plan plan(const Context& ctx, const fovea_quant_quantize_params& params) {
 
 Plan plan(const Context& ctx, const fovea_quant_dequantize_params& params) {
   return choose(kDequantize, ctx, resolve(params), quant_dequantize_host,
-                FOVEA_CUDA_KERNELS(quant_dequantize_any));
+                FOVEA_CUDA_KERNELS(quant_dequantize_rows, quant_dequantize_any));
 }
 
 }  // namespace fovea

@@ -12,7 +12,7 @@ enum class Pass { sums, maxima, codes };
 
 // Of units, or folded over those of a sequence.
 struct Partials {
-  float* halves;   // (units, h, 2): magnitudes of 64 tokens
+  float* halves;   // (units, h, 2): magnitudes, then factors, of 64 tokens
   float* columns;  // (units, h, d): sums or magnitudes of columns
   float* factors;  // (sequences, h, d)
 };
@@ -29,28 +29,12 @@ struct PartialSlots {
   Partials at(void* base) const { return {halves.at(base), columns.at(base), factors.at(base)}; }
 };
 
-// Sums of units to means, or magnitudes of units to scales and factors of channels.
-enum class Fold { means, scales };
+// Sums of units to means, magnitudes of units to scales and factors of channels, or magnitudes of
+// halves to scales and, in their place, factors of blocks.
+enum class Fold { means, scales, blocks };
 void launch_fold(Context& ctx, const Quantize& a, const Partials& partials, Fold what);
 // delta of means that are written; none without it.
 void launch_delta(Context& ctx, const Quantize& a);
-
-// Magnitudes of the blocks that a unit's two halves are of, to s_part; of no thread before.
-__device__ inline void wide_maxima(const Quantize& a, const CodeUnit& unit, int64_t slot,
-                                   int64_t head, const Partials& from, uint32_t* s_part) {
-  if (threadIdx.x < 2) s_part[threadIdx.x] = 0;
-  __syncthreads();
-  const Interval units = units_of(a, unit, slot);
-  for (int part = 0; part < 2; ++part) {
-    const Interval halves = halves_of(a, units, 2 * slot + part);
-    float top = 0;
-    for (int64_t i = halves.begin + threadIdx.x; i < halves.end; i += blockDim.x)
-      top = greatest(top, from.halves[((i >> 1) * a.h + head) * 2 + (i & 1)]);
-    const uint32_t bits = __reduce_max_sync(~0u, bits_of(top));
-    if (threadIdx.x % 32 == 0) atomicMax(&s_part[part], bits);
-  }
-  __syncthreads();
-}
 
 // Of the parts' magnitudes their scales, written, and their factors, in s_part.
 __device__ inline void scale_parts(const Quantize& a, const CodeUnit& unit, int64_t head,

@@ -146,11 +146,14 @@ __device__ void code_unit(const Quantize& a, const Place& at, const float* mean,
   float* row = rows + warp * kRows * a.d;
   const float* channel = from.factors + (at.unit.sequence * a.h + at.head) * a.d;
   if (!a.channel()) {
-    if (a.wide())
-      wide_maxima(a, at.unit, at.slot, at.head, from, s_part);
-    else
+    if (a.wide()) {
+      if (threadIdx.x < 2)
+        s_part[threadIdx.x] = bits_of(from.halves[2 * (at.slot * a.h + at.head) + threadIdx.x]);
+      __syncthreads();
+    } else {
       part_maxima<X>(a, at, mean, row, s_part);
-    scale_parts(a, at.unit, at.head, s_part);
+      scale_parts(a, at.unit, at.head, s_part);
+    }
   }
   for (int i = 2 * warp; i < kCodeRun; i += 2 * warps) {
     for (int j = 0; j < 2 && i + j < at.unit.tokens; ++j)
@@ -201,6 +204,7 @@ void run(Context& ctx, const Quantize& a, const Partials& partials) {
   if (a.smooth) pass(Pass::sums);
   if (a.smooth == FOVEA_SMOOTH_SEQUENCE) launch_fold(ctx, a, partials, Fold::means);
   if (a.wide() || a.channel()) pass(Pass::maxima);
+  if (a.wide()) launch_fold(ctx, a, partials, Fold::blocks);
   if (a.channel()) launch_fold(ctx, a, partials, Fold::scales);
   pass(Pass::codes);
 }

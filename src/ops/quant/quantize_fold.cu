@@ -2,8 +2,9 @@
 // What quant_quantize does between its passes over x, and delta.
 //   fold   sums of a sequence's units to means, as the tree goes on; magnitudes to scales.  A block
 //          of eight warps has 32 columns of a head of a sequence, a warp an eighth of the units.
-//   delta  <mean of a block of 128 rows, k - k_mean> in f32: a tile of 32 blocks and 64 keys, four
-//          by four a thread, 32 columns at a time through shared memory.
+//   blocks magnitudes of halves of units to scales and factors of the blocks that they are of
+//   delta  <mean of a block of 128 rows, k - k_mean> in f32: a tile of 32 blocks and 128 keys, four
+//          by eight a thread, 32 columns at a time through shared memory.
 #include "core/dtype.h"
 #include "cuda/launch.h"
 #include "ops/quant/quantize.cuh"
@@ -81,13 +82,44 @@ __global__ void __launch_bounds__(32 * kWarps)
   }
 }
 
-constexpr int kBlocks = 32, kKeys = 64, kDepth = 32, kThreads = 128, kSide = 4;
+// Of each block of more than a unit's half the magnitude of its halves: its scale, and in place of
+// each half's magnitude the block's factor.  A warp owns a block.
+__global__ void __launch_bounds__(32 * kWarps)
+    quantize_blocks_kernel(const __grid_constant__ Quantize a, float* halves) {
+  const int lane = threadIdx.x % 32;
+  const int64_t work = unit_count(a) * 2 * a.h;
+  for (int64_t w = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32; w < work;
+       w += int64_t{gridDim.x} * kWarps) {
+    const int64_t half = w / a.h, head = w - half * a.h;
+    const CodeUnit unit = unit_at(a, half >> 1);
+    if (unit.sequence < 0) continue;
+    const int part = static_cast<int>(half & 1);
+    if (part == 0) clear_rest(a, unit, head, lane, 32);
+    const Interval block = halves_of(a, units_of(a, unit, half >> 1), half);
+    if (block.begin != half) continue;
+    const auto at = [&](int64_t i) { return ((i >> 1) * a.h + head) * 2 + (i & 1); };
+    float top = 0;
+    for (int64_t i = block.begin + lane; i < block.end; i += 32) top = greatest(top, halves[at(i)]);
+    top = float_of(__reduce_max_sync(~0u, bits_of(top)));
+    const CodeScale scale(top, a.most);
+    if (lane == 0) put_part(a, unit, head, part, scale.scale);
+    for (int64_t i = block.begin + lane; i < block.end; i += 32) halves[at(i)] = scale.factor;
+  }
+}
+
+constexpr int kBlocks = 32, kKeys = 128, kDepth = 32, kThreads = 128, kSide = 4;
+constexpr int kHalf = kKeys / 2;  // a thread has four keys of each half
 
 struct DeltaTile {
   int64_t head, g, slot, slots;  // of its blocks of rows: the first, how many
   int64_t index;                 // of the first in its sequence
   int64_t batch, key_batch, r, key, keys;
 };
+
+__device__ inline void load_four(const float* from, float* to) {
+  const float4 four = *reinterpret_cast<const float4*>(from);
+  to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+}
 
 template <class X>
 __device__ void delta_tile(const Quantize& a, const DeltaTile& at, float (*s_q)[kBlocks + 4],
@@ -98,42 +130,48 @@ __device__ void delta_tile(const Quantize& a, const DeltaTile& at, float (*s_q)[
   const float* k_mean =
       a.k_mean ? a.k_mean.at(at.key_batch, at.g, a.key_start ? at.r : 0) : nullptr;
   const X* k = a.k.at<X>(at.key_batch, at.key, at.g);
-  float sum[kSide][kSide] = {};
+  float sum[kSide][2 * kSide] = {};
   for (int64_t begin = 0; begin < a.d; begin += kDepth) {
     __syncthreads();
-    for (int n = threadIdx.x; n < kDepth * kBlocks; n += kThreads) {
-      const int c = n % kDepth, i = n / kDepth;
-      s_q[c][i] = begin + c < a.d && i < at.slots
-                      ? mean[i * a.mean.stride[2] + (begin + c) * a.mean.stride[3]]
+    const int c = threadIdx.x % kDepth;  // of both tiles
+    const bool there = begin + c < a.d;
+    const float less = there && k_mean ? k_mean[(begin + c) * a.k_mean.stride[3]] : 0;
+    for (int i = threadIdx.x / kDepth; i < kBlocks; i += kThreads / kDepth)
+      s_q[c][i] =
+          there && i < at.slots ? mean[i * a.mean.stride[2] + (begin + c) * a.mean.stride[3]] : 0;
+#pragma unroll 8
+    for (int j = threadIdx.x / kDepth; j < kKeys; j += kThreads / kDepth)
+      s_k[c][j] = there && j < at.keys
+                      ? to_float(k[j * a.k.stride[1] + (begin + c) * a.k.stride[3]]) - less
                       : 0;
-    }
-    for (int n = threadIdx.x; n < kDepth * kKeys; n += kThreads) {
-      const int c = n % kDepth, j = n / kDepth;
-      const bool there = begin + c < a.d && j < at.keys;
-      const float less = there && k_mean ? k_mean[(begin + c) * a.k_mean.stride[3]] : 0;
-      s_k[c][j] = there ? to_float(k[j * a.k.stride[1] + (begin + c) * a.k.stride[3]]) - less : 0;
-    }
     __syncthreads();
-#pragma unroll 4
-    for (int c = 0; c < kDepth; ++c)
+#pragma unroll 8
+    for (int c = 0; c < kDepth; ++c) {
+      float q[kSide], other[2 * kSide];
+      load_four(&s_q[c][row], q);
+      load_four(&s_k[c][column], other), load_four(&s_k[c][kHalf + column], other + kSide);
 #pragma unroll
       for (int i = 0; i < kSide; ++i)
 #pragma unroll
-        for (int j = 0; j < kSide; ++j) sum[i][j] += s_q[c][row + i] * s_k[c][column + j];
+        for (int j = 0; j < 2 * kSide; ++j) sum[i][j] += q[i] * other[j];
+    }
   }
   float* to = a.delta.at(at.batch, at.head, first, at.key);
 #pragma unroll
   for (int i = 0; i < kSide; ++i)
 #pragma unroll
-    for (int j = 0; j < kSide; ++j)
-      if (row + i < at.slots && column + j < at.keys)
-        to[(row + i) * a.delta.stride[2] + (column + j) * a.delta.stride[3]] = sum[i][j];
+    for (int j = 0; j < 2 * kSide; ++j) {
+      const int key = column + j % kSide + j / kSide * kHalf;
+      if (row + i < at.slots && key < at.keys)
+        to[(row + i) * a.delta.stride[2] + key * a.delta.stride[3]] = sum[i][j];
+    }
 }
 
 template <class X>
 __global__ void __launch_bounds__(kThreads)
     quantize_delta_kernel(const __grid_constant__ Quantize a, int64_t key_parts) {
-  __shared__ float s_q[kDepth][kBlocks + 4], s_k[kDepth][kKeys + 4];
+  __shared__ __align__(16) float s_q[kDepth][kBlocks + 4];
+  __shared__ __align__(16) float s_k[kDepth][kKeys + 4];
   const int64_t slots = unit_count(a), groups = (slots + kBlocks - 1) / kBlocks;
   const int64_t work = groups * a.h * key_parts;
   for (int64_t w = blockIdx.x; w < work; w += gridDim.x) {
@@ -168,6 +206,9 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void launch_fold(Context& ctx, const Quantize& a, const Partials& partials, Fold what) {
+  if (what == Fold::blocks)
+    return launch<quantize_blocks_kernel>(ctx, kOp, (unit_count(a) * 2 * a.h + kWarps - 1) / kWarps,
+                                          32 * kWarps, 0, a, partials.halves);
   launch<quantize_fold_kernel>(ctx, kOp, a.sequences * a.h * ((a.d + 31) / 32), 32 * kWarps, 0, a,
                                partials, what);
 }
