@@ -235,6 +235,8 @@ bool make_small(contract::Call& call, const std::string& none, const std::string
       if (wild == "r") return false;  // each sequence's start is read
       // Each sequence's state goes on, without tokens too.
       if (call.op->find("state_row") && wild == "b") return false;
+      // Each sequence's tokens are counted, without heads too.
+      if (op == "x_kv_append" && wild == "b") return false;
       // States are of rows and of keys: each reads them, and adds to their gradient, alone.
       if (op.rfind("x_gla_", 0) == 0 && call.has("key_len") && (none == "s" || none == "t"))
         return false;
