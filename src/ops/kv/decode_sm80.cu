@@ -71,7 +71,7 @@ struct Stage {
   static constexpr int kValueScale = kValues + kTokens * kRow + 64;
   static constexpr int kValueZero = kValueScale + kTokens * 8 + 32;
   static constexpr int kBytes = kValueZero + kTokens * 8 + 32;
-  static constexpr int kStages = Bits == 2 ? 4 : 3;
+  static constexpr int kStages = Bits == 2 ? 5 : 3;
 
   static __device__ int value(int token) { return kValues + token * kRow + token / 8 * 16; }
   static __device__ int value_scale(int token) { return token * 8 + token / 8 * 8; }
@@ -752,14 +752,13 @@ __device__ void attend_late(const KvSplit& f, const Tile& tile, int split, unsig
 }
 
 // Blocks on a multiprocessor, as registers and shared memory let them be.
-constexpr int blocks_of(int bits, int width, int columns) {
-  if (columns == 2) return width == 64 ? 3 : 2;
-  return bits == 4 && width == 128 ? 3 : 4;
+constexpr int blocks_of(int width, int columns) {
+  return columns == 2 && width == 128 ? 2 : 3;
 }
 
 // Work: the later tokens of all row tiles first, then split by split.
 template <int Dtype, int Bits, int Width, int Columns>
-__global__ void __launch_bounds__(kWarps * 32, blocks_of(Bits, Width, Columns))
+__global__ void __launch_bounds__(kWarps * 32, blocks_of(Width, Columns))
     split_kernel(const __grid_constant__ KvSplit f, int64_t items) {
   using B = Block<Dtype, Bits, Width, Columns>;
   extern __shared__ __align__(128) unsigned char shared[];
