@@ -64,7 +64,7 @@ Error error_of(const Values& x, const Values& wanted) {
 
 // smooth: the method's own smoothing of k, or none.
 Error run(const char* name, Kind kind, bool causal, bool smooth = true) {
-  Room room(FOVEA_BACKEND_HOST, FOVEA_F16);
+  Room room(FOVEA_HOST, FOVEA_F16);
   const Values q = drawn(kind, 0, 11), k = drawn(kind, 1, 12), v = drawn(kind, 2, 13);
   auto p = params<fovea_x_quantised_forward_params>();
   p.q = room.fill({1, kRows, 1, kWidth}, FOVEA_F16, q);

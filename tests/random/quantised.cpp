@@ -25,9 +25,10 @@ void scalars(Draw& d) {
   d.set("v_block", m.v_code == 4 || m.v_group ? 0 : block(0, {0, 64}));
   d.set("v_scale_max", m.v_code == 0 && d.one_in(3) ? 2.25f : 0.0f);
   d.set("k_smooth", static_cast<int32_t>(d.below(2)));
-  d.set("q_smooth", static_cast<int32_t>(d.one_in(3) ? 2 : 0));
+  const bool smooths = d.one_in(3);
+  d.set("q_smooth", smooths ? 2 : 0);
   d.set("accumulate", static_cast<int32_t>(d.below(3)));
-  const bool rotates = d.get<int32_t>("q_smooth") == 0 && d.one_in(4);
+  const bool rotates = !smooths && d.one_in(4);
   d.set("hadamard", static_cast<int32_t>(rotates));
   d.set<int64_t>("seed", rotates ? 9 : 0);
 }
