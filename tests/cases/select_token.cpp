@@ -244,7 +244,7 @@ std::vector<harness::Case> token_kernels() {
         "s=2 t=7000 d=16 count=600 keep=700 force_last=100 causal=1",
         "s=2 t=7000 d=16 count=300 keep=200 force_last=3000",
         "s=2 t=7000 d=16 count=1500 keep=900 first_keys=40 last_keys=2000 causal=1",
-        "s=2 t=7000 d=16 data=2 count=400 keep=400", "s=3 t=6000 d=1 count=100 keep=90",
+        "s=2 t=7000 d=16 data=2 count=400 keep=400", "s=3 t=6000 d=8 count=100 keep=90",
         "s=2 t=6000 d=16 count=3000 keep=3000", "s=2 t=4100 d=16 count=0 keep=5",
         "s=2 t=6000 d=16 block_mask block_keys=8 count=900 keep=900"})
     named(std::string("q k q:bf16 k:bf16 h=2 g=1 x=1 b=1 ") + words, "sm90.bf16.d64.h16");

@@ -125,7 +125,7 @@ inline std::vector<std::vector<float>> centred(const CodeCall& a,
     for (int64_t c = 0; c < a.d; ++c) {
       const int64_t last = std::min(first + size, tokens);
       float one = (tree(y, first, last, c, power) + 0.0f) / static_cast<float>(last - first);
-      if (a.smooth == FOVEA_SMOOTH_BLOCK) one = static_cast<float>(round_to(FOVEA_BF16, one));
+      if (a.smooth == FOVEA_SMOOTH_BLOCK) one = static_cast<float>(nearest(FOVEA_BF16, one));
       for (int64_t i = first; i < last; ++i) y[i][c] -= one;
       mean->set(((batch * a.h + head) * p.mean.shape[2] + a.mean_entry(r, first)) * a.d + c, one);
     }

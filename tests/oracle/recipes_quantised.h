@@ -31,14 +31,14 @@ inline Dense rounded_to(Bits bits, const Dense& x, const Shares& shares, float m
           const auto value = static_cast<float>(x(b, i, head, c));
           double& to = out.value[x.at_index(b, i, head, c)];
           if (bits == Bits::fp4) {  // NVFP4: the scale is an e4m3 number
-            const auto scale = static_cast<float>(round_to(FOVEA_E4M3, largest / 6));
+            const auto scale = static_cast<float>(nearest(FOVEA_E4M3, largest / 6));
             static constexpr double step[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
             const int code = scale == 0 ? 0 : e2m1_code(value * (1 / scale));
             to = (code & 8 ? -1 : 1) * step[code & 7] * scale;
             continue;
           }
           const float a = std::max(largest, 1e-7f), by = value * (most / a);
-          to = (bits == Bits::e4m3 ? round_to(FOVEA_E4M3, by) : std::nearbyint(by)) * (a / most);
+          to = (bits == Bits::e4m3 ? nearest(FOVEA_E4M3, by) : std::nearbyint(by)) * (a / most);
         }
     }
   return out;
@@ -59,7 +59,7 @@ inline Dense centred(const Dense& x, int64_t run, Dense* means = nullptr) {
           int64_t size = 1;
           while (size < end - begin) size *= 2;
           float mean = tree(column, 0, end - begin, 0, size) / static_cast<float>(end - begin);
-          if (run == 128) mean = static_cast<float>(round_to(FOVEA_BF16, mean));
+          if (run == 128) mean = static_cast<float>(nearest(FOVEA_BF16, mean));
           for (int64_t i = begin; i < end; ++i) {
             double& to = out.value[x.at_index(b, i, head, c)];
             to = static_cast<float>(to) - mean;
