@@ -118,6 +118,7 @@ TOKENS = (  # of a case's name, in the order in which a label says them
     (r"m(\d+)", "{1} slots"),
     (r"lengths", "lengths given"),
     (r"quantising", "with quantisation"),
+    (r"sage2", "SageAttention2"),
     (r"sage(\w+)", "SageAttention2's {1}"),
     (r"f32|f16|e4m3|i8", "{0}"),
     (r"skewed", "lengths 1 to 8k"),
