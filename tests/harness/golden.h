@@ -65,6 +65,7 @@ inline double golden_tolerance(const Call& call) {
   for (const Field& f : call.fields) {
     if (f.expected() && f.bitwise) continue;
     if (oracle::is_float(f.tensor.dtype)) unit = std::max(unit, oracle::unit_of(f.tensor.dtype));
+    if (f.expected()) unit = std::max(unit, f.exact.unit);
   }
   bool exact = true;
   for (const Field& f : call.fields) exact = exact && (!f.expected() || f.bitwise);
