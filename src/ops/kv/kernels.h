@@ -36,9 +36,9 @@ struct KvAppend {
     t.to.length += t.fresh;
     if (t.fresh == 0 && !flush) return t;
     // What the last token finds, or a flush.
-    const int64_t seen = t.to.length - (flush ? 0 : 1), R = cache.residual;
-    t.to.keys += quotient(seen - from.keys, R) * R;
-    if (seen - R > from.values) t.to.values = seen - R;
+    const int64_t seen = t.to.length - (flush ? 0 : 1), residual = cache.residual;
+    t.to.keys += quotient(seen - from.keys, residual) * residual;
+    if (seen - residual > from.values) t.to.values = seen - residual;
     return t;
   }
   // Bounds of what leaves the tails in one call.

@@ -186,7 +186,7 @@ struct MicroScale {
 
 // The nearest integer, at most `most` in magnitude; x is finite.
 FOVEA_HD int rounded(float x, int most) {
-  const int y = from_float<int8_t>(x);
+  const int y = +from_float<int8_t>(x);
   return y < -most ? -most : y > most ? most : y;
 }
 
