@@ -34,9 +34,8 @@ struct QuantConfig90 {
 template <QuantConfig90 C>
 QuantInstance90 quant_sm90_instance();
 
-// In f32 FMA: tiles of 16 R rows, o of at most 64 Chunks columns.
-struct PackedGrid;
-template <int R, int Chunks>
-void quant_simt(Context& ctx, const QuantAttend& a, const PackedGrid& grid);
+// In f32 FMA: o of at most 64 Chunks columns.
+template <int Chunks>
+void quant_simt(Context& ctx, const QuantAttend& a);
 
 }  // namespace fovea::cuda

@@ -9,10 +9,7 @@ namespace {
 
 Text offer(const Context&, const QuantAttend& a, Plan& plan) {
   plan.launch = [=](Context& ctx, void*) {
-    const PackedGrid grid(a.attend, a.attend.g);
-    with_chunks<2>(a.attend.e, [&]<int Chunks> {
-      grid.few ? quant_simt<1, Chunks>(ctx, a, grid) : quant_simt<4, Chunks>(ctx, a, grid);
-    });
+    with_chunks<2>(a.attend.e, [&]<int Chunks> { quant_simt<Chunks>(ctx, a); });
   };
   return "";
 }

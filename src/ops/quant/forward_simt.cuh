@@ -208,16 +208,21 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
   }
 }
 
-template <int R, int Chunks>
-void quant_simt(Context& ctx, const QuantAttend& a, const PackedGrid& grid) {
-  launch<quant_simt_kernel<R, Chunks>>(ctx, "quant_forward", grid.work, kStageThreads,
-                                       FmaTiles<R>::bytes(), a, grid);
+template <int Chunks>
+void quant_simt(Context& ctx, const QuantAttend& a) {
+  // Of o wider than 256 columns 64 rows take minutes to compile: these go by 16.
+  constexpr bool kFew = Chunks > 4;
+  const PackedGrid grid(a.attend, a.attend.g, kFew ? INT64_MAX : kDecodeRows);
+  const auto run = [&]<int R>() {
+    launch<quant_simt_kernel<R, Chunks>>(ctx, "quant_forward", grid.work, kStageThreads,
+                                         FmaTiles<R>::bytes(), a, grid);
+  };
+  if constexpr (!kFew)
+    if (!grid.few) return run.template operator()<4>();
+  run.template operator()<1>();
 }
 
 }  // namespace fovea::cuda
 
-#define FOVEA_INSTANCE(dtype, columns)                                             \
-  template void fovea::cuda::quant_simt<1, columns / 64>(                          \
-      fovea::Context&, const fovea::QuantAttend&, const fovea::cuda::PackedGrid&); \
-  template void fovea::cuda::quant_simt<4, columns / 64>(                          \
-      fovea::Context&, const fovea::QuantAttend&, const fovea::cuda::PackedGrid&);
+#define FOVEA_INSTANCE(dtype, columns) \
+  template void fovea::cuda::quant_simt<columns / 64>(fovea::Context&, const fovea::QuantAttend&);
