@@ -144,7 +144,7 @@ SPECIAL = {
         "quant_dequantize",
         arrays(
             ("code", "e4m3", (1, 64, 2, 16)),
-            ("scale", "f32", (1, 2, 1)),
+            ("scale", "f32", (1, 2, 1), [0.5, 0.25]),
             ("y", "f32", (1, 64, 2, 16), None),
         ),
         [Call("quant_dequantize", ["y", "code", "scale"], {})],

@@ -66,8 +66,9 @@ def c_programs(folder, files, library):
     text = "#include <stdio.h>\n#include <string.h>\n"
     for path in files:
         name = path.stem.replace("-", "_")
-        text += f"#define main main_{name}\n#define wave wave_{name}\n#define codes codes_{name}\n"
-        text += f'#include "{path}"\n#undef main\n#undef wave\n#undef codes\n'
+        own = ("main", *docs_snippets.FILLS)
+        text += "".join(f"#define {each} {each}_{name}\n" for each in own)
+        text += f'#include "{path}"\n' + "".join(f"#undef {each}\n" for each in own)
     text += "int main(int n, char** names) {\n  int i, bad = 0;\n  for (i = 1; i < n; ++i) {\n"
     text += '    printf("== %s\\n", names[i]);\n'
     for path in files:

@@ -321,15 +321,15 @@ class Cpp(Language):
             if fill(one):
                 begin = f"{first[name]}, " if fill(one) == "wave" else ""
                 text = f"{name} = {fill(one)}({begin}{one.count})"
-                groups.setdefault(f"  {mark}auto ", []).append(text)
+                groups.setdefault((f"  {mark}auto ", fill(one)), []).append(text)
             elif isinstance(one.values, range):
-                groups.setdefault(f"  {kind} ", []).append(f"{name}({one.count})")
+                groups.setdefault((f"  {kind} ", ""), []).append(f"{name}({one.count})")
             elif numbers(one) is None:
-                groups.setdefault(f"  {mark}{kind} ", []).append(f"{name}({one.count})")
+                groups.setdefault((f"  {mark}{kind} ", ""), []).append(f"{name}({one.count})")
             else:
                 values = ", ".join(map(str, numbers(one)))
-                groups.setdefault(f"  {mark}{kind} ", []).append(f"{name}{{{values}}}")
-        for head, texts in groups.items():
+                groups.setdefault((f"  {mark}{kind} ", ""), []).append(f"{name}{{{values}}}")
+        for (head, _), texts in groups.items():
             line = head
             for text in texts:
                 if len(line) + len(text) > 94:
