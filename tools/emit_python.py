@@ -337,6 +337,8 @@ def example(op):
     names = ", ".join(got + asked)
     if len(names) + len(call) <= 90:
         return [f"{names} = {call}" if names else call]
+    if not names:
+        return textwrap.wrap(call, 94, subsequent_indent="    ")
     wrapped = textwrap.wrap(f"outputs = {call}", 94, subsequent_indent="    ")
     return [*wrapped, f"{names} = outputs"]
 

@@ -6827,9 +6827,8 @@ def kv_append(ctx_or_k_new=None, /, k_new=None, v_new=None, k_code=None, k_scale
     Limits: every valid call has a kernel on the host and on CUDA.  No workspace.
 
     Example
-      outputs = fovea.experimental.kv_append(k_new, v_new, k_code, k_scale, k_zero, v_code, v_scale,
-          v_zero, k_tail, v_tail, counter, page_table)
-       = outputs
+      fovea.experimental.kv_append(k_new, v_new, k_code, k_scale, k_zero, v_code, v_scale, v_zero,
+          k_tail, v_tail, counter, page_table)
 
     ctx: a fovea.Context, first or by name; None: that of the first array's device
 
