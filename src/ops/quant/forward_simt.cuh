@@ -42,8 +42,8 @@ __device__ inline float4 load_codes(const CodeRow& row, int column, int width) {
 }
 
 // The same with the scales of token i's runs.
-__device__ __noinline__ inline float4 load_scaled(const CodeRow& row, const ScaleRow& scales,
-                                                  int64_t i, int column, int width) {
+__device__ inline float4 load_scaled(const CodeRow& row, const ScaleRow& scales, int64_t i,
+                                     int column, int width) {
   float4 x = load_codes(row, column, width);
   if (row.at == kAbsent || column >= width) return x;
   const float scale = scales(i, column);  // of all four: runs of 16
@@ -98,7 +98,7 @@ struct CodeScore : TileScores<R> {
       return load_codes({v.data, key.v, v_stride, ValueKind::e4m3}, column, width);
     return any_values(key, column);
   }
-  __device__ __noinline__ float4 any_values(const KeyInfo& key, int column) const {
+  __device__ float4 any_values(const KeyInfo& key, int column) const {
     float out[4];
 #pragma unroll 1
     for (int i = 0; i < 4; ++i) {
@@ -210,8 +210,8 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
 
 template <int Chunks>
 void quant_simt(Context& ctx, const QuantAttend& a) {
-  // Of o wider than 256 columns 64 rows take minutes to compile: these go by 16.
-  constexpr bool kFew = Chunks > 4;
+  // 64 rows of o wider than 128 columns take long to compile: these go by 16.
+  constexpr bool kFew = Chunks > 2;
   const PackedGrid grid(a.attend, a.attend.g, kFew ? INT64_MAX : kDecodeRows);
   const auto run = [&]<int R>() {
     launch<quant_simt_kernel<R, Chunks>>(ctx, "quant_forward", grid.work, kStageThreads,
