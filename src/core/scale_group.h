@@ -71,7 +71,8 @@ inline int64_t code_columns(int64_t units) {
   return __builtin_mul_overflow(units, kCodeRun, &columns) ? INT64_MAX : columns;
 }
 
-// Rows over `s` tokens of d columns: how many entries they have.
+// Rows over `s` tokens of d columns: how many entries they have.  No tensor has the most there can
+// be.
 struct CodeRows {
   IntVector start;
   int64_t s, sequences, d;
@@ -80,21 +81,27 @@ struct CodeRows {
   int64_t means(int32_t smooth) const {
     return entries(start, s, sequences, smooth == FOVEA_SMOOTH_BLOCK ? kCodeRun : 0);
   }
-  int64_t scales(int32_t group, int64_t block) const {
-    switch (group) {
+  int64_t scales(const ScaleGroup& group) const {
+    switch (group.kind) {
       case FOVEA_SCALE_GROUP_CHANNEL:
-        return (start ? sequences : 1) * d;
+        return product(d, start ? sequences : 1);
       case FOVEA_SCALE_GROUP_MICRO16:
-        return s * ((d + 15) / 16);
+        return product(s, (d + 15) / 16);
       case FOVEA_SCALE_GROUP_MICRO32:
-        return s * ((d + 31) / 32);
+        return product(s, (d + 31) / 32);
       case FOVEA_SCALE_GROUP_MICRO16_T:
-        return d * (padded() / 16);
+        return product(d, padded() / 16);
       case FOVEA_SCALE_GROUP_MICRO32_T:
-        return d * (padded() / 32);
+        return product(d, padded() / 32);
       default:
-        return entries(start, s, sequences, ScaleGroup{group, block});
+        return entries(start, s, sequences, group);
     }
+  }
+
+ private:
+  static int64_t product(int64_t x, int64_t y) {
+    int64_t both;
+    return __builtin_mul_overflow(x, y, &both) ? INT64_MAX : both;
   }
 };
 

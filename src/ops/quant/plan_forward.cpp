@@ -102,14 +102,8 @@ ScaleAxis read_axis(const GroupRule& rule, int64_t columns) {
   return axis;
 }
 
-// Entries of a row of scales of `tokens` tokens.
-int64_t row_entries(const ScaleAxis& axis, const IntVector& start, int64_t tokens,
-                    int64_t sequences, int64_t columns, int64_t padded) {
-  if (axis.micro_t()) return columns * (padded / axis.run());
-  if (axis.micro()) return tokens * axis.runs;
-  if (axis.group == FOVEA_SCALE_GROUP_TOKEN) return tokens;
-  if (axis.group == FOVEA_SCALE_GROUP_CHANNEL) return start ? sequences * columns : columns;
-  return entries(start, tokens, sequences, axis.block) * axis.each();
+ScaleGroup group_of(const ScaleAxis& axis) {
+  return {axis.group, axis.block};
 }
 
 Attend attend_of(const fovea_quant_forward_params& p, int32_t pack) {
@@ -191,14 +185,15 @@ void read_scales(QuantAttend& a, const fovea_quant_forward_params& p) {
   }
   if (p.q_scale.data)
     check_entries(kForward, "q_scale", 2, "q_blocks", p.q_scale.shape[2],
-                  row_entries(a.q_axis, q.query_start, s, q.count, d, 0), p.query_start,
+                  CodeRows{q.query_start, s, q.count, d}.scales(group_of(a.q_axis)), p.query_start,
                   "query_start");
   if (p.k_scale.data)
     check_entries(kForward, "k_scale", 2, "k_blocks", p.k_scale.shape[2],
-                  row_entries(a.k_axis, q.key_start, t, q.count, d, 0), p.key_start, "key_start");
+                  CodeRows{q.key_start, t, q.count, d}.scales(group_of(a.k_axis)), p.key_start,
+                  "key_start");
   if (p.v_scale.data)
     check_entries(kForward, "v_scale", 2, "v_blocks", p.v_scale.shape[2],
-                  row_entries(a.v_axis, q.key_start, t, q.count, e, a.padded), p.key_start,
+                  CodeRows{q.key_start, t, q.count, e}.scales(group_of(a.v_axis)), p.key_start,
                   "key_start");
 }
 

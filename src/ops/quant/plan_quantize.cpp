@@ -56,19 +56,6 @@ CodeKind kind_of(int32_t format, const fovea_tensor& code) {
   return code.dtype == FOVEA_I8 ? CodeKind::i8 : CodeKind::e4m3;
 }
 
-int64_t product(int64_t x, int64_t y) {
-  int64_t z;
-  return __builtin_mul_overflow(x, y, &z) ? INT64_MAX : z;
-}
-
-int64_t scale_entries(const Codes& a) {
-  const int64_t micro = a.micro();
-  if (a.transposed()) return product(a.d, a.padded / micro);
-  if (micro) return product(a.s, (a.d + micro - 1) / micro);
-  if (a.channel()) return product(a.d, a.start ? a.sequences : 1);
-  return entries(a.start, a.s, a.sequences, a.group);
-}
-
 template <class P>
 void check_pairs(const char* op, const P& p, const Codes& a, const char* name) {
   if (a.per_byte() == 2 && a.d % 2)
@@ -132,7 +119,7 @@ void resolve(Codes& a, const char* op, const P& p, const fovea_tensor& x, const 
            p.code.data ? "code" : "no code_t");
   a.units = entries(a.start, a.s, a.sequences, kCodeRun);
   a.padded = code_columns(a.units);
-  a.scales = scale_entries(a);
+  a.scales = CodeRows{a.start, a.s, a.sequences, a.d}.scales(a.group);
   check_scale(op, a, p.scale, p.start);
   check_mean(op, a, p.mean, p.start);
   if (p.code_t.data)

@@ -7,11 +7,6 @@
 
 namespace fovea {
 
-inline void check_block(const char* op, const char* field, int64_t block) {
-  if (block != 0 && block != 64 && block != 128)
-    refuse("%s: %s is %lld, wanted 0, 64 or 128", op, field, lld(block));
-}
-
 inline void check_order(const char* op, int32_t order) {
   if (order != FOVEA_CODE_ORDER_PLAIN && order != FOVEA_CODE_ORDER_V_PERM16)
     refuse("%s: code_order is %d, wanted a fovea_code_order", op, order);

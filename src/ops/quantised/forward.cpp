@@ -81,7 +81,7 @@ Coded quantise(Program& program, const Params& p, const fovea_tensor& x, const f
   part = quantising(p, x, start, rule);
   Coded to{};
   to.code = program.array(code_dtype(rule.code), {b, s, h, in_bytes(rule.code, d)});
-  to.scale = program.array(scale_dtype(rule.group), {b, h, rows.scales(rule.group, rule.block)});
+  to.scale = program.array(scale_dtype(rule.group), {b, h, rows.scales({rule.group, rule.block})});
   if (rule.smooth) to.mean = program.array(FOVEA_F32, {b, h, rows.means(rule.smooth), d});
   part.code = to.code, part.scale = to.scale, part.mean = to.mean;
   return to;
@@ -120,7 +120,7 @@ Coded quantise(Program& program, const Params& p, const fovea_tensor& x, const f
   v.code = part.code_t =
       program.array(code_dtype(p.v_code), {b, g, e, in_bytes(p.v_code, rows.padded())});
   v.scale = part.scale =
-      program.array(scale_dtype(p.v_group), {b, g, rows.scales(p.v_group, p.v_block)});
+      program.array(scale_dtype(p.v_group), {b, g, rows.scales({p.v_group, p.v_block})});
   program.run(part);
   return v;
 }
