@@ -197,7 +197,8 @@ typedef enum fovea_p_format {
   FOVEA_P_FORMAT_E2M1_ONE = 5  /**< SageAttention3, MXFP4: a scale of one level */
 } fovea_p_format;
 
-/** How products of p and v are summed.  A kernel may be more exact than what is asked for. */
+/** How products of p and v are summed.  A kernel may be more exact than what is asked for: CUDA
+ *  sums half_64 in f32. */
 typedef enum fovea_accumulate {
   FOVEA_ACCUMULATE_TWO_LEVEL = 0, /**< tensor cores sum few keys, then these join O in f32 */
   FOVEA_ACCUMULATE_F32 = 1,       /**< in f32 as the tensor cores keep it */

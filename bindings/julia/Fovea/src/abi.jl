@@ -105,7 +105,7 @@ const FOVEA_P_FORMAT_E2M1_TWO = Int32(4)
 const FOVEA_P_FORMAT_E2M1_ONE = Int32(5)
 const P_FORMAT = (e4m3_256=FOVEA_P_FORMAT_E4M3_256, e4m3_448=FOVEA_P_FORMAT_E4M3_448, half=FOVEA_P_FORMAT_HALF, i8=FOVEA_P_FORMAT_I8, e2m1_two=FOVEA_P_FORMAT_E2M1_TWO, e2m1_one=FOVEA_P_FORMAT_E2M1_ONE)
 
-# How products of p and v are summed.  A kernel may be more exact than what is asked for.
+# How products of p and v are summed.  A kernel may be more exact than what is asked for: CUDA
 const FOVEA_ACCUMULATE_TWO_LEVEL = Int32(0)
 const FOVEA_ACCUMULATE_F32 = Int32(1)
 const FOVEA_ACCUMULATE_HALF_64 = Int32(2)

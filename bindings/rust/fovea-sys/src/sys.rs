@@ -178,7 +178,10 @@ c_enum! {
 }
 
 c_enum! {
-    /// How products of p and v are summed.  A kernel may be more exact than what is asked for.
+    /// ```text
+    /// How products of p and v are summed.  A kernel may be more exact than what is asked for: CUDA
+    /// sums half_64 in f32.
+    /// ```
     fovea_accumulate;
     FOVEA_ACCUMULATE_TWO_LEVEL: TWO_LEVEL = 0, "tensor cores sum few keys, then these join O in f32";
     FOVEA_ACCUMULATE_F32: F32 = 1, "in f32 as the tensor cores keep it";
