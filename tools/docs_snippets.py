@@ -628,7 +628,11 @@ class Julia(Language):
                 needed = [n for n in self.made(call) if n in program.calls[-1].fields]
                 out.append(f"{', '.join(needed)} = {', '.join(f'out.{n}' for n in needed)}")
         count = min(4, program.arrays[program.shown].count)
-        out.append(f"println({shown}[1:{count}])")
+        shown = f"{shown}[1:{count}]"
+        # An array made from f16 is f16.  Julia prints its type too, whose name holds a number.
+        if any(one.dtype == "f16" for one in program.arrays.values()):
+            shown = f"Float32.({shown})"
+        out.append(f"println({shown})")
         return "\n".join(out) + "\n"
 
     def values(self, one, first):
