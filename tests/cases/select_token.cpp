@@ -236,6 +236,12 @@ std::vector<harness::Case> token_kernels() {
       "q k q:bf16 k:bf16 d=64 h=64 g=1 x=1 measure=1 weight data=2 b=1 s=9 t=700 count=600"
       " keep=600 causal=1",
       "sm90.bf16.d64.h64");
+  // Infinite keys, where the tile has more heads than the call.
+  for (const auto& [words, of] : std::vector<std::pair<std::string, std::string>>{
+           {"q:bf16 k:bf16 h=34 measure=1 weight", "sm90.bf16.d64.h64"},
+           {"q:f16 k:f16 h=5", "sm90.f16.d64.h16"},
+           {"q:bf16 k:bf16 h=17 key_len", "sm90.bf16.d64.h32"}})
+    named("q k d=64 g=1 x=1 data=2 b=2 s=9 t=700 count=90 keep=90 reduce=1 " + words, of);
   // Rows that one block lists: from a sample, of several steps, with forced entries, with equal
   // ones that leave no room, of too many wanted.
   for (const char* words :

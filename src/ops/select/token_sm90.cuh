@@ -199,6 +199,14 @@ struct TokenConsumer90 : ScoreProduct90<Shape> {
            (!unit.mask || a.allows(unit.mask + row * a.block_mask.stride[2], key));
   }
 
+  // Columns past the list head's heads are 0 in Q, but their products with infinities are NaN.
+  __device__ __forceinline__ void drop_absent(int heads) {
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        if (j % HeadGroups * 8 + threadIdx.x % 4 * 2 + c % 2 >= heads) x[j][c] = 0.f;
+  }
   __device__ __forceinline__ void take(int tile) {
     const SelectToken& a = call.a;
     if (a.attend.k_scale && __any_sync(~0u, scale[0] < 0.f || scale[1] < 0.f)) {
@@ -209,6 +217,7 @@ struct TokenConsumer90 : ScoreProduct90<Shape> {
         for (int c = 0; c < 4; ++c) x[j][c] *= sign[c / 2];
       scale[0] = fabsf(scale[0]), scale[1] = fabsf(scale[1]);
     }
+    if (a.group() < Heads) drop_absent(static_cast<int>(a.group()));
     const float floor = a.measure == FOVEA_X_SELECT_SCORE_RELU_WEIGHTED ? 0.f : -INFINITY;
     float sum[Rows][2];
 #pragma unroll
