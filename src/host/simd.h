@@ -119,6 +119,31 @@ struct Unpack {
   int64_t to_row;
 };
 
+// x[j][i] = x[j][i] key[j] lane[i] + factor add[j add_step] + shift[i], each of them if it is
+// given; key goes with lane.  lanes: a multiple of Simd::width.
+struct ScaleScores {
+  int64_t keys, lanes;
+  float* x;
+  const float *key, *lane;
+  float factor;
+  const float* add;
+  int64_t add_step;
+  const float* shift;
+};
+
+// Weights x[j][i] >= 0 to the nearest numbers of a format.  e4m3 ones are times `lift`, 448 at
+// most. Others have a scale for `run` keys of a lane: the weights are its multiples, or with
+// `scale` (runs, lanes) codes, and the scales are there.
+struct RoundWeights {
+  enum Format : int32_t { e4m3_256, e4m3_448, half, i8, e2m1_two, e2m1_one };  // as fovea_p_format
+  int32_t format;
+  int64_t keys, lanes;
+  float* x;
+  float lift;
+  int64_t run;
+  float* scale;  // or nullptr
+};
+
 // Score tiles are x[key][row], `lanes` rows in lanes: a multiple of Simd::width.
 struct Simd {
   const char* name;
@@ -226,6 +251,15 @@ struct Simd {
                     int64_t y_row);
 
   void (*unpack)(const Unpack& x);
+
+  // factor times codes that lie side by side; kind: e4m3 0, i8 1, or two a byte: i4 2, e2m1 3.
+  void (*decode)(int64_t count, const void* codes, int32_t kind, float factor, float* to);
+  // bf16 of numbers that have eight digits at most.
+  void (*upper_halves)(int64_t count, const float* x, uint16_t* to);
+  void (*scale_scores)(const ScaleScores& a);
+  void (*round_weights)(const RoundWeights& a);
+  // To f16 and back.  count: a multiple of Simd::width.
+  void (*round_half)(int64_t count, float* x);
 };
 
 extern const Simd simd_base;

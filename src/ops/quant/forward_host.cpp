@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// quant_forward on the CPU: the recipe of the header over f32 copies of the codes.
-//   An item of work is (sequence, head, tile of 64 rows).  It walks tiles of 128 keys from the last
-//   to the first: x = k q' (rows in lanes, scales folded into both) + delta + row constant,
-//   softmax, p rounded as p_format says, o = shrink o + p' v.  What an item does depends on shapes
-//   and lengths alone. FlashAttention-3 (2407.08608), SageAttention (2410.02367, 2411.10958,
-//   2505.11594).
+// quant_forward on the CPU.
+//   An item of work is (sequence, head, up to four tiles of 64 rows).  It walks tiles of 128 keys
+//   from the last to the first: x = k q' (rows in lanes) times scales + delta + row constant,
+//   softmax, p rounded as p_format says, o = shrink o + p' v.
+//   Where the CPU has tile registers (host/tiles.h), codes are multiplied as bf16, which has all of
+//   them: sums of i8 are exact.  Scales are those of the products.  Else codes become f32 numbers,
+//   times their scales.
+//   What an item does depends on shapes and lengths alone.  FlashAttention-3 (2407.08608),
+//   SageAttention (2410.02367, 2411.10958, 2505.11594).
 #include <cmath>
 
 #include "core/convert.h"
 #include "host/sweep.h"
+#include "host/tiles.h"
 #include "ops/quant/kernels.h"
 
 namespace fovea {
@@ -18,163 +22,355 @@ using host::kInf;
 using host::kRows;
 
 constexpr int64_t kKeys = 128;
-constexpr float kSmallest = 0x1p-6f, kShift = 1.5f * 0x1p14f;
+constexpr int64_t kRun = 64;    // keys of a sum that is apart
+constexpr int64_t kShared = 4;  // tiles of rows that one tile of keys serves
 
 struct ForwardPlan {
   QuantAttend a;
-  int64_t e_pad;
+  const host::Tiles *scores, *values;  // nullptr: in f32
+  int64_t d_row, e_row;                // columns of q and k, and of v and o, with padding
   host::RowTiles tiles;
-  Slot<float> q, x, o, k, v, part;  // within a worker's bytes
+  // Within a worker's bytes.  q and o: of kShared tiles.
+  struct {
+    Slot<float> q, x, o, k, v, part, row;
+    Slot<uint16_t> staged, pairs, weights;
+  } room;
   host::WorkerScratch scratch;
 };
 
-// x in [0, 448] to the nearest e4m3 number.  Adding 1.5 * 2^14 leaves steps of 2^-9, those of
-// subnormals.
-float rounded_code(float x) {
-  const uint32_t bits = bits_of(x);
-  const float normal = float_of((bits + 0x7ffffu + (bits >> 20 & 1)) & ~0xfffffu);
-  const float small = x + kShift - kShift;
-  return x < kSmallest ? small : normal;  // a NaN stays
-}
-
-// Codes of a row as floats that lie `step` apart, times their scales and `factor`.
-void load_codes(const CodeRow& from, int64_t count, const ScaleRow& scales, int64_t i, float factor,
-                float* to, int64_t step = 1) {
-  if (scales.axis.micro()) {
-    for (int64_t c = 0; c < count; ++c) to[c * step] = from[c] * scales(i, c) * factor;
+// Codes of a row to f32 numbers, times their scales and `factor`.
+void load_codes(const host::Simd& simd, const CodeRow& from, int64_t count, const ScaleRow& scales,
+                int64_t i, float factor, float* to) {
+  const bool micro = scales.axis.micro();
+  if (!micro) factor *= scales(i, 0);
+  if (from.stride == 1 && !micro) {
+    const int64_t bytes = from.at;  // as a packed row's offset is in bytes too
+    simd.decode(count, static_cast<const char*>(from.base) + bytes, static_cast<int32_t>(from.kind),
+                factor, to);
     return;
   }
-  factor *= scales(i, 0);
-  if (from.kind == ValueKind::e4m3) {
-    const E4m3* codes = static_cast<const E4m3*>(from.base) + from.at;
-    for (int64_t c = 0; c < count; ++c) to[c * step] = to_float(codes[c * from.stride]) * factor;
-  } else {
-    for (int64_t c = 0; c < count; ++c) to[c * step] = from[c] * factor;
+  if (from.stride == 1) {
+    const int64_t run = scales.axis.run();
+    for (int64_t c = 0; c < count; c += run)
+      simd.decode(
+          std::min(run, count - c),
+          static_cast<const char*>(from.base) + from.at + c / (is_packed(from.kind) ? 2 : 1),
+          static_cast<int32_t>(from.kind), scales(i, c) * factor, to + c);
+    return;
   }
+  for (int64_t c = 0; c < count; ++c) to[c] = from[c] * factor * (micro ? scales(i, c) : 1);
 }
 
-class Tile : host::RowTile {
+// Keys of a tile.  Rows are f32 numbers times their scales, or with `scores` and `values` codes.
+class KeyTile {
  public:
-  Tile(const ForwardPlan& plan, void* room, const Sequence& q, int64_t r, int64_t head,
-       int64_t first)
-      : host::RowTile(std::min<int64_t>(kRows, q.rows - first)),
-        plan_(plan),
+  KeyTile(const ForwardPlan& plan, void* room, const Sequence& q, int64_t r, int64_t g)
+      : plan_(plan),
+        room_(room),
+        seq_(q),
+        r_(r),
+        g_(g),
+        k_scales_(plan.a.k_scales(q, r, g)),
+        v_scales_(plan.a.v_scales(q, r, g)) {}
+
+  void load(int64_t first) {
+    this->first = first, count = std::min(kKeys, seq_.keys - first);
+    load_keys();
+    load_values();
+    finite = plan_.values ? plan_.values->finite(count, plan_.a.attend.e, values())
+                          : simd_.finite(count, plan_.a.attend.e, v_, plan_.e_row);
+  }
+
+  int64_t first = 0, count = 0;
+  bool finite = true;  // of v
+  float scale[kKeys];  // of keys, with `scores`
+  const float* k() const { return k_; }
+  const float* v() const { return v_; }
+  float value(int64_t j, int64_t c) const {
+    return plan_.values ? to_float(Bf16{values().x[j * plan_.e_row + c]}) : v_[j * plan_.e_row + c];
+  }
+  host::Bf16Rows keys() const { return {reinterpret_cast<const uint16_t*>(k_), plan_.d_row}; }
+  host::Bf16Rows values() const { return {reinterpret_cast<const uint16_t*>(v_), plan_.e_row}; }
+  // What weights of the run that begins with key n are to be multiplied with beside codes of v.
+  float value_scale(int64_t n) const { return plan_.a.value_scale(v_scales_, first + n, 0); }
+
+ private:
+  void load_keys() {
+    const QuantAttend& a = plan_.a;
+    const int64_t d = a.attend.d;
+    const bool codes = plan_.scores;
+    const ScaleRow none{k_scales_.axis, nullptr};
+    for (int64_t j = 0; j < count; ++j) {
+      const CodeRow from = a.k_codes(seq_, g_, first + j);
+      if (!codes) {
+        load_codes(simd_, from, d, k_scales_, first + j, 1, k_ + j * plan_.d_row);
+        continue;
+      }
+      scale[j] = k_scales_(first + j, 0);
+      std::fill(row_ + d, row_ + plan_.d_row, 0.0f);
+      load_codes(simd_, from, d, none, first + j, 1, row_);
+      simd_.upper_halves(plan_.d_row, row_, reinterpret_cast<uint16_t*>(k_) + j * plan_.d_row);
+    }
+    // Whole tiles of keys are multiplied.
+    if (codes && count % host::kTileTerms)
+      std::fill_n(reinterpret_cast<uint16_t*>(k_) + count * plan_.d_row,
+                  (host::tile_padded(count) - count) * plan_.d_row, uint16_t{0});
+  }
+
+  void load_values() {
+    const QuantAttend& a = plan_.a;
+    const View<4>& v = a.values();
+    const int64_t e = a.attend.e, e_row = plan_.e_row, step = a.value_stride();
+    // Rows of v_t are channels: they become rows of keys in the order of columns.
+    const bool channels = a.v_t && v.stride[3] == 1 && !is_packed(a.v_kind);
+    if (channels) load_channels();
+    for (int64_t j = 0; j < count; ++j) {
+      float* to = plan_.values ? row_ : v_ + j * e_row;
+      const float* value = to;
+      const int64_t at = a.value_at(seq_, r_, g_, first + j);
+      const char* from = static_cast<const char*>(v.data);
+      if (channels)
+        value = part_ + (a.column_of(first + j) - first) * e_row;
+      else if (step == 1 && a.v_kind <= ValueKind::i8)
+        decode_values(at, e, to);
+      else if (step == 1 && !is_packed(a.v_kind))
+        simd_.widen(e, from + 2 * at, a.v_kind == ValueKind::f16 ? FOVEA_F16 : FOVEA_BF16, to);
+      else
+        for (int64_t c = 0; c < e; ++c) to[c] = code_value(a.v_kind, v.data, at + c * step);
+      if (plan_.values) {
+        simd_.upper_halves(e_row, value, reinterpret_cast<uint16_t*>(v_) + j * e_row);
+        continue;
+      }
+      if (value != to) std::copy_n(value, e, to);
+      scale_values(first + j, to);
+    }
+    if (plan_.values)
+      std::fill_n(reinterpret_cast<uint16_t*>(v_) + count * e_row,
+                  (host::tile_padded(count) - count) * e_row, uint16_t{0});
+  }
+  void scale_values(int64_t j, float* to) const {
+    const QuantAttend& a = plan_.a;
+    if (a.v_scale_last() || !v_scales_.first) return;
+    if (!a.v_axis.micro() && !a.v_axis.micro_t())
+      return simd_.scale(a.attend.e, to, a.value_scale(v_scales_, j, 0), to);
+    for (int64_t c = 0; c < a.attend.e; ++c) to[c] *= a.value_scale(v_scales_, j, c);
+  }
+  // part_[column - first][channel] of v_t.
+  void load_channels() {
+    const QuantAttend& a = plan_.a;
+    const View<4>& v = a.values();
+    int64_t columns = 0;
+    for (int64_t j = 0; j < count; ++j)
+      columns = std::max(columns, a.column_of(first + j) - first + 1);
+    const int64_t at = seq_.key_batch * v.stride[0] + g_ * v.stride[1] + a.v_column(r_) + first;
+    constexpr int64_t kChannels = 32;
+    float channel[kChannels * kKeys];
+    for (int64_t c = 0; c < a.attend.e; c += kChannels) {
+      const int64_t n = std::min(kChannels, a.attend.e - c);
+      for (int64_t i = 0; i < n; ++i)
+        decode_values(at + (c + i) * v.stride[2], columns, channel + i * kKeys);
+      simd_.transpose(n, columns, channel, kKeys, part_ + c, plan_.e_row);
+    }
+  }
+  // Values side by side from element `at` on.
+  void decode_values(int64_t at, int64_t count, float* to) const {
+    const char* from = static_cast<const char*>(plan_.a.values().data);
+    simd_.decode(count, from + at, static_cast<int32_t>(plan_.a.v_kind), 1, to);
+  }
+
+  const ForwardPlan& plan_;
+  void* const room_;
+  const Sequence seq_;
+  const int64_t r_, g_;
+  const host::Simd& simd_ = host::simd();
+  const ScaleRow k_scales_, v_scales_;
+  float *const k_ = plan_.room.k.at(room_), *const v_ = plan_.room.v.at(room_);
+  float *const row_ = plan_.room.row.at(room_), *const part_ = plan_.room.part.at(room_);
+};
+
+// A tile of rows and its softmax so far.
+struct Rows : host::RowTile {
+  explicit Rows(int64_t count = 0) : host::RowTile(count) {
+    std::fill_n(top, kRows, -kInf), std::fill_n(sum, kRows, 0.0f);
+    std::fill_n(scale, kRows, 0.0f), std::fill_n(shift, kRows, 0.0f);
+  }
+  int64_t first = 0;
+  float top[kRows], sum[kRows];
+  float scale[kRows], shift[kRows];  // of rows, with ForwardPlan::scores; row constants
+  float *q, *o;
+};
+
+class Item {
+ public:
+  Item(const ForwardPlan& plan, void* room, const Sequence& q, int64_t r, int64_t head)
+      : plan_(plan),
         room_(room),
         seq_(q),
         r_(r),
         head_(head),
-        first_(first) {
-    for (int i = 0; i < count; ++i)
-      seen[i] = a_.mask.window.range(a_.mask.query_at(seq_, head_, first_ + i), seq_.keys);
-    bound();
-  }
+        keys_(plan, room, q, r, key_head()),
+        shifts_(plan.a.shifts()) {}
 
-  void run() {
-    load_queries();
-    std::fill_n(top_, kRows, -kInf);
-    std::fill_n(sum_, kRows, 0.0f);
-    std::fill_n(o_, count * plan_.e_pad, 0.0f);
-    for (int64_t n = (end + kKeys - 1) / kKeys - 1; n >= begin / kKeys; --n) visit(n * kKeys);
-    for (int64_t i = 0; i < count; ++i) finish(i);
+  void run(int64_t first) {
+    int64_t begin = seq_.keys, end = 0;
+    Rows tiles[kShared];
+    int64_t used = 0;
+    for (; used < kShared && first < seq_.rows; ++used, first += kRows) {
+      open(first, used, tiles[used]);
+      begin = std::min(begin, tiles[used].begin), end = std::max(end, tiles[used].end);
+    }
+    for (int64_t n = (end + kKeys - 1) / kKeys - 1; n >= begin / kKeys; --n) {
+      keys_.load(n * kKeys);
+      for (Rows& rows : tiles)
+        if (rows.begin < (n + 1) * kKeys && rows.end > n * kKeys) visit(rows);
+    }
+    for (int64_t n = 0; n < used; ++n)
+      for (int64_t i = 0; i < tiles[n].count; ++i) finish(tiles[n], i);
   }
 
  private:
   int64_t key_head() const { return head_ / (a_.h / a_.g); }
 
-  void load_queries() {
+  void open(int64_t first, int64_t place, Rows& rows) const {
+    rows = Rows(std::min<int64_t>(kRows, seq_.rows - first));
+    rows.first = first;
+    rows.q = plan_.room.q.at(room_) + place * kRows * plan_.d_row;
+    rows.o = plan_.room.o.at(room_) + place * kRows * plan_.e_row;
+    for (int64_t i = 0; i < rows.count; ++i)
+      rows.seen[i] = a_.mask.window.range(a_.mask.query_at(seq_, head_, first + i), seq_.keys);
+    rows.bound();
+    std::fill_n(rows.o, kRows * plan_.e_row, 0.0f);
+    plan_.scores ? load_codes_of(rows) : load_numbers_of(rows);
+    for (int64_t i = 0; shifts_ && i < rows.count; ++i)
+      rows.shift[i] = a_.score.scale * plan_.a.mean_dot(seq_, r_, head_, first + i);
+  }
+  CodeRow codes_at(const Rows& rows, int64_t i) const {
+    return plan_.a.q_codes(seq_, seq_.row_begin + rows.first + i, head_);
+  }
+  void load_codes_of(Rows& rows) const {
+    const ScaleRow scales = plan_.a.q_scales(seq_, r_, head_), none{scales.axis, nullptr};
+    float* row = plan_.room.row.at(room_);
+    uint16_t* staged = plan_.room.staged.at(room_);
+    std::fill_n(staged, rows.lanes * plan_.d_row, uint16_t{0});
+    std::fill_n(row, plan_.d_row, 0.0f);
+    for (int64_t i = 0; i < rows.count; ++i) {
+      rows.scale[i] = a_.score.scale * scales(rows.first + i, 0);
+      load_codes(simd_, codes_at(rows, i), a_.d, none, 0, 1, row);
+      simd_.upper_halves(plan_.d_row, row, staged + i * plan_.d_row);
+    }
+    plan_.scores->pack_queries(rows.lanes, plan_.d_row, {staged, plan_.d_row},
+                               reinterpret_cast<uint16_t*>(rows.q));
+  }
+  // q[column][lane].
+  void load_numbers_of(Rows& rows) const {
     const ScaleRow scales = plan_.a.q_scales(seq_, r_, head_);
-    std::fill_n(q_, a_.d * lanes, 0.0f);
-    for (int64_t i = 0; i < count; ++i)
-      load_codes(plan_.a.q_codes(seq_, seq_.row_begin + first_ + i, head_), a_.d, scales,
-                 first_ + i, a_.score.scale, q_ + i, lanes);
-    shifts_ = plan_.a.shifts();
-    for (int64_t i = 0; shifts_ && i < count; ++i)
-      shift_[i] = a_.score.scale * plan_.a.mean_dot(seq_, r_, head_, first_ + i);
+    float* staged = plan_.room.x.at(room_);
+    std::fill_n(rows.q, a_.d * rows.lanes, 0.0f);
+    for (int64_t i = 0; i < rows.count; ++i)
+      load_codes(simd_, codes_at(rows, i), a_.d, scales, rows.first + i, a_.score.scale,
+                 staged + i * a_.d);
+    simd_.transpose(rows.count, a_.d, staged, a_.d, rows.q, rows.lanes);
   }
 
-  void load_keys(int64_t first, int64_t keys) {
-    const int64_t g = key_head(), e_pad = plan_.e_pad;
-    const ScaleRow scales = plan_.a.k_scales(seq_, r_, g), of_v = plan_.a.v_scales(seq_, r_, g);
-    const void* values = plan_.a.values().data;
-    const int64_t step = plan_.a.value_stride();
-    for (int64_t j = 0; j < keys; ++j) {
-      load_codes(plan_.a.k_codes(seq_, g, first + j), a_.d, scales, first + j, 1, k_ + j * a_.d);
-      const int64_t at = plan_.a.value_at(seq_, r_, g, first + j);
-      float* to = v_ + j * e_pad;
-      for (int64_t c = 0; c < a_.e; ++c) to[c] = code_value(plan_.a.v_kind, values, at + c * step);
-      for (int64_t c = 0; !plan_.a.v_scale_last() && c < a_.e; ++c)
-        to[c] *= plan_.a.value_scale(of_v, first + j, c);
-      std::fill_n(to + a_.e, e_pad - a_.e, 0.0f);
-    }
-  }
-
-  // delta and the row constant.
-  void add_terms(int64_t first, int64_t keys) {
-    if (plan_.a.delta)
-      for (int64_t i = 0; i < count; ++i) {
-        const float* delta = plan_.a.delta_of(seq_, r_, head_, first_ + i);
-        for (int64_t j = 0; j < keys; ++j)
-          x_[j * lanes + i] += a_.score.scale * delta[(first + j) * plan_.a.delta.stride[3]];
-      }
-    if (shifts_)
-      for (int64_t j = 0; j < keys; ++j)
-        for (int64_t i = 0; i < count; ++i) x_[j * lanes + i] += shift_[i];
-  }
-
-  void round_weights(int64_t keys) {
+  void visit(Rows& rows) const {
+    const int64_t keys = keys_.count, lanes = rows.lanes;
+    float* x = x_;
+    if (plan_.scores)
+      plan_.scores->scores({host::tile_padded(keys), lanes, plan_.d_row, keys_.keys(),
+                            reinterpret_cast<const uint16_t*>(rows.q), 1.0f, x});
+    else
+      simd_.gemm({keys, lanes, a_.d, keys_.k(), plan_.d_row, rows.q, lanes, x, lanes, nullptr,
+                  false, false});
+    const bool delta = static_cast<bool>(plan_.a.delta);
+    if (plan_.scores || delta || shifts_)
+      simd_.scale_scores({keys, lanes, x, keys_.scale, plan_.scores ? rows.scale : nullptr,
+                          a_.score.scale, delta ? delta_of(rows) : nullptr, plan_.a.delta.stride[3],
+                          shifts_ ? rows.shift : nullptr});
+    if (a_.score.softcap > 0) simd_.softcap(keys * lanes, x, a_.score.softcap, nullptr);
+    const host::LocalSeen local(rows, keys_.first, keys);
+    const bool masked = rows.cover(keys_.first, keys_.first + keys) != host::Cover::full;
+    if (masked)
+      simd_.mask(keys, lanes, x, local.low, local.high, local.first_low, local.first_high);
+    float shrink[kRows], scale[kKeys / kRun * kRows];
+    simd_.softmax(keys, lanes, x, rows.top, rows.sum, shrink);
     const int32_t format = plan_.a.p_format;
-    const int64_t run = weight_run(format);
-    if (format == FOVEA_P_FORMAT_E4M3_256 || format == FOVEA_P_FORMAT_E4M3_448) {
-      const float lift = weight_lift(format);
-      for (int64_t i = 0; i < keys * lanes; ++i) x_[i] = rounded_code(x_[i] * lift);
-      return;
-    }
-    for (int64_t j = 0; j < keys; j += run)
-      for (int64_t i = 0; i < lanes; ++i) {
-        const int64_t last = std::min(j + run, keys);
-        float most = 0;
-        for (int64_t n = j; n < last; ++n) most = std::max(most, x_[n * lanes + i]);
-        for (int64_t n = j; n < last; ++n)
-          x_[n * lanes + i] = rounded_weight(format, x_[n * lanes + i], most);
-      }
+    const bool apart = plan_.values && format == FOVEA_P_FORMAT_I8;
+    simd_.round_weights(
+        {format, keys, lanes, x, weight_lift(format), weight_run(format), apart ? scale : nullptr});
+    add_values(rows, apart ? scale : nullptr, shrink, masked && !keys_.finite ? &local : nullptr);
+  }
+  // Rows of a tile share an entry of 128 rows.
+  const float* delta_of(const Rows& rows) const {
+    return plan_.a.delta_of(seq_, r_, head_, rows.first) + keys_.first * plan_.a.delta.stride[3];
   }
 
-  // o = shrink o + p v; the sums of each 64 keys rounded to f16 first, if those are asked for.
-  void add_values(int64_t keys, const float* shrink) {
-    const int64_t e_pad = plan_.e_pad;
-    if (plan_.a.accumulate != FOVEA_ACCUMULATE_HALF_64) {
-      simd_.gemm({count, e_pad, keys, x_, lanes, v_, e_pad, o_, e_pad, shrink, true, true});
-      return;
-    }
-    for (int64_t n = (keys - 1) / 64 * 64; n >= 0; n -= 64) {
-      simd_.gemm({count, e_pad, std::min<int64_t>(keys - n, 64), x_ + n * lanes, lanes,
-                  v_ + n * e_pad, e_pad, part_, e_pad, nullptr, true, false});
-      for (int64_t i = 0; i < count; ++i)
-        for (int64_t c = 0; c < e_pad; ++c) {
-          const float sum = to_float(from_float<F16>(part_[i * e_pad + c]));
-          float& o = o_[i * e_pad + c];
-          o = n + 64 >= keys ? o * shrink[i] + sum : o + sum;
-        }
+  // o = shrink o + p v.  scale: what weights of runs of 64 keys are to be multiplied with.  With
+  // such scales, and where they are rounded to f16, sums of 64 keys each are apart.
+  // seen: 0 times what is not finite would be NaN.
+  void add_values(Rows& rows, const float* scale, const float* shrink,
+                  const host::LocalSeen* seen) const {
+    const bool half = plan_.a.accumulate == FOVEA_ACCUMULATE_HALF_64;
+    const int64_t keys = keys_.count;
+    if (!half && !scale) return add_products(rows, 0, keys, shrink, rows.o, seen);
+    float ones[kRows], own[kRows];
+    std::fill_n(ones, kRows, 1.0f);
+    for (int64_t n = (keys - 1) / kRun * kRun; n >= 0; n -= kRun) {
+      const bool first = n + kRun >= keys;
+      std::fill_n(part_, kRows * plan_.e_row, 0.0f);
+      add_products(rows, n, std::min(keys - n, kRun), ones, part_, seen);
+      if (half) simd_.round_half(kRows * plan_.e_row, part_);
+      for (int64_t i = 0; i < rows.lanes; ++i)
+        own[i] = scale ? scale[n / kRun * rows.lanes + i] * keys_.value_scale(n) : 1;
+      each_row(rows, [&](int64_t i, int64_t at, int64_t, int64_t count) {
+        const float keep = first ? shrink[i] : 1;
+        float *const o = rows.o + at, *const part = part_ + at;
+        for (int64_t c = 0; c < count; ++c) o[c] = o[c] * keep + part[c] * own[i];
+      });
     }
   }
-
-  void visit(int64_t first) {
-    const int64_t keys = std::min(kKeys, seq_.keys - first);
-    load_keys(first, keys);
-    simd_.gemm({keys, lanes, a_.d, k_, a_.d, q_, lanes, x_, lanes, nullptr, false, false});
-    add_terms(first, keys);
-    if (a_.score.softcap > 0) simd_.softcap(keys * lanes, x_, a_.score.softcap, nullptr);
-    const host::LocalSeen local(*this, first, keys);
-    simd_.mask(keys, lanes, x_, local.low, local.high, local.first_low, local.first_high);
-    float shrink[kRows];
-    simd_.softmax(keys, lanes, x_, top_, sum_, shrink);
-    round_weights(keys);
-    add_values(keys, shrink);
+  void add_products(const Rows& rows, int64_t first, int64_t keys, const float* shrink, float* o,
+                    const host::LocalSeen* seen) const {
+    const int64_t lanes = rows.lanes, e_row = plan_.e_row;
+    const float* p = x_ + first * lanes;
+    if (seen) return add_seen(rows, first, keys, shrink, o, *seen);
+    if (!plan_.values)
+      return simd_.gemm({rows.count, e_row, keys, p, lanes, keys_.v() + first * e_row, e_row, o,
+                         e_row, shrink, true, true});
+    const host::Bf16Rows v = keys_.values();
+    plan_.values->values({keys,
+                          lanes,
+                          e_row,
+                          p,
+                          {v.x + first * v.row, v.row},
+                          shrink,
+                          o,
+                          plan_.room.pairs.at(room_),
+                          plan_.room.weights.at(room_)});
+  }
+  void add_seen(const Rows& rows, int64_t first, int64_t keys, const float* shrink, float* o,
+                const host::LocalSeen& seen) const {
+    each_row(rows, [&](int64_t i, int64_t at, int64_t column, int64_t count) {
+      for (int64_t c = 0; c < count; ++c) o[at + c] *= shrink[i];
+      for (int64_t j = first; j < first + keys; ++j)
+        for (int64_t c = 0; c < count && seen.sees(static_cast<int>(i), j); ++c)
+          o[at + c] += x_[j * rows.lanes + i] * keys_.value(j, column + c);
+    });
+  }
+  // visit(row, where its numbers are from, column, how many)
+  template <class Visit>
+  void each_row(const Rows& rows, Visit visit) const {
+    if (!plan_.values) {
+      for (int64_t i = 0; i < rows.count; ++i) visit(i, i * plan_.e_row, 0, plan_.e_row);
+      return;
+    }
+    constexpr int64_t n = host::kTileColumns;
+    for (int64_t c = 0; c < plan_.e_row; c += n)
+      for (int64_t i = 0; i < rows.count; ++i) visit(i, c * rows.lanes + i * n, c, n);
   }
 
   // The sink logit enters here, once.
-  void finish(int64_t i) {
-    double sum = sum_[i], top = static_cast<double>(top_[i]) * M_LN2, factor = 1;
+  void finish(const Rows& rows, int64_t i) const {
+    double sum = rows.sum[i], top = static_cast<double>(rows.top[i]) * M_LN2, factor = 1;
     if (a_.score.sink_logit) {
       const double sink = a_.score.sink_logit.as()[head_ * a_.score.sink_logit.stride[0]];
       const double high = sum == 0 || sink > top ? sink : top;
@@ -185,37 +381,39 @@ class Tile : host::RowTile {
     const double lift = weight_lift(plan_.a.p_format);
     const bool none = sum == 0 || factor == 0;
     const ScaleRow scales = plan_.a.v_scales(seq_, r_, key_head());
-    const double share = none ? 0 : factor * sum_[i] / sum;  // of l that keys have
+    const double share = none ? 0 : factor * rows.sum[i] / sum;  // of l that keys have
     const float* mean =
         plan_.a.v_mean && share > 0 ? plan_.a.v_mean_of(seq_, r_, key_head()) : nullptr;
     factor = none ? 0 : factor / (lift * sum);
-    const int64_t to = host::row_offset(a_.o, seq_, first_ + i, head_);
-    const float* from = o_ + i * plan_.e_pad;
+    const int64_t to = host::row_offset(a_.o, seq_, rows.first + i, head_);
     const bool last = plan_.a.v_scale_last();
     with_fp(a_.o_dtype, [&](auto o) {
       using O = decltype(o);
       for (int64_t c = 0; c < a_.e; ++c) {
-        double y = none ? 0 : from[c] * factor * (last ? scales(0, c) : 1);
+        double y = none ? 0 : rows.o[place(rows, i, c)] * factor * (last ? scales(0, c) : 1);
         if (mean) y += share * mean[c * plan_.a.v_mean.stride[3]];
         a_.o.as<O>()[to + c * a_.o.stride[3]] = from_float<O>(static_cast<float>(y));
       }
     });
     if (a_.lse)
-      host::row_slot(a_.lse, seq_, head_, first_ + i) =
+      host::row_slot(a_.lse, seq_, head_, rows.first + i) =
           sum == 0 ? -kInf : static_cast<float>(top + std::log(sum));
+  }
+  // Where a sum lies: in tiles of 16 rows and columns, or in rows.
+  int64_t place(const Rows& rows, int64_t i, int64_t c) const {
+    constexpr int64_t n = host::kTileColumns;
+    return plan_.values ? c / n * n * rows.lanes + i * n + c % n : i * plan_.e_row + c;
   }
 
   const ForwardPlan& plan_;
   void* const room_;
   const Sequence seq_;
-  const int64_t r_, head_, first_;
+  const int64_t r_, head_;
   const host::Simd& simd_ = host::simd();
   const Attend& a_ = plan_.a.attend;
-  float *const q_ = plan_.q.at(room_), *const x_ = plan_.x.at(room_), *const o_ = plan_.o.at(room_);
-  float *const k_ = plan_.k.at(room_), *const v_ = plan_.v.at(room_);
-  float* const part_ = plan_.part.at(room_);
-  float top_[kRows], sum_[kRows], shift_[kRows];
-  bool shifts_ = false;
+  float *const x_ = plan_.room.x.at(room_), *const part_ = plan_.room.part.at(room_);
+  KeyTile keys_;
+  const bool shifts_;
 };
 
 struct Forward {
@@ -225,31 +423,51 @@ struct Forward {
   void run(Context& ctx) const {
     const Attend& a = plan.a.attend;
     const host::RowPlaces tiles = plan.tiles.find(
-        base, [&](int64_t r) { return host::ceil_div(a.sequences[r].rows, kRows); });
-    const double cost = static_cast<double>(tiles.count() * kRows) *
+        base, [&](int64_t r) { return host::ceil_div(a.sequences[r].rows, kShared * kRows); });
+    const double cost = static_cast<double>(tiles.count() * kShared * kRows) *
                         static_cast<double>(a.sequences.key_max * (a.d + a.e)) / 10;
     host::pool(ctx).run(tiles.count(), cost, [&](int64_t item, int32_t worker) {
       const host::RowPlaces::Place at = tiles[item];
-      Tile(plan, plan.scratch.at(base, worker), a.sequences[at.sequence], at.sequence, at.head,
-           at.tile * kRows)
-          .run();
+      Item(plan, plan.scratch.at(base, worker), a.sequences[at.sequence], at.sequence, at.head)
+          .run(at.tile * kShared * kRows);
     });
   }
 };
 
+// bf16 has all codes.  Scales must be those of whole products: not of parts of a row.
+const host::Tiles* score_tiles(const QuantAttend& a) {
+  return a.q_axis.micro() || a.k_axis.micro() ? nullptr : host::tiles();
+}
+const host::Tiles* value_tiles(const QuantAttend& a) {
+  const bool i8 = a.p_format == FOVEA_P_FORMAT_I8;
+  const bool blocks = a.v_axis.group == FOVEA_SCALE_GROUP_BLOCK && a.v_axis.block % kRun == 0;
+  if (a.v_kind > ValueKind::i8 || !(a.v_scale_last() || (i8 && blocks))) return nullptr;
+  return i8 || a.p_format <= FOVEA_P_FORMAT_E4M3_448 ? host::tiles() : nullptr;
+}
+
 Text offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
   const Attend& call = a.attend;
   ForwardPlan p{};
-  p.a = a, p.e_pad = host::padded(call.e);
+  p.a = a, p.scores = score_tiles(a), p.values = value_tiles(a);
+  p.d_row = p.scores ? host::tile_padded(call.d) : call.d;
+  p.e_row = p.values ? host::tile_padded(call.e) : host::padded(call.e);
   Layout worker;
-  p.q = worker.add<float>(kRows * call.d), p.k = worker.add<float>(kKeys * call.d);
-  p.x = worker.add<float>(kRows * kKeys);
-  p.o = worker.add<float>(kRows * p.e_pad), p.v = worker.add<float>(kKeys * p.e_pad);
-  if (a.accumulate == FOVEA_ACCUMULATE_HALF_64) p.part = worker.add<float>(kRows * p.e_pad);
+  auto& room = p.room;
+  room.q = worker.add<float>(kShared * kRows * p.d_row);
+  room.o = worker.add<float>(kShared * kRows * p.e_row);
+  room.k = worker.add<float>(kKeys * p.d_row), room.v = worker.add<float>(kKeys * p.e_row);
+  room.x = worker.add<float>(kRows * std::max(kKeys, call.d));
+  room.part = worker.add<float>(kKeys * p.e_row);
+  room.row = worker.add<float>(std::max(p.d_row, p.e_row));
+  room.staged = worker.add<uint16_t>(p.scores ? kRows * p.d_row : 0);
+  room.pairs = worker.add<uint16_t>(p.values ? kKeys * 2 * host::kTileTerms : 0);
+  room.weights = worker.add<uint16_t>(p.values ? kKeys * kRows : 0);
   p.tiles = host::RowTiles(call.sequences.count, call.h, plan.workspace);
   const int64_t items = host::RowTiles::most(call.sequences, call.h);
   p.scratch = host::WorkerScratch(ctx, static_cast<double>(items), worker, plan.workspace);
-  host::host_plan<Forward>(plan, p, ".d" + Text::number(call.d));
+  const host::Tiles* const tiles = p.scores ? p.scores : p.values;
+  host::host_plan<Forward>(
+      plan, p, (tiles ? Text(".") + tiles->name : Text()) + ".d" + Text::number(call.d));
   return "";
 }
 
