@@ -254,6 +254,12 @@ struct Simd {
 
   // factor times codes that lie side by side; kind: e4m3 0, i8 1, or two a byte: i4 2, e2m1 3.
   void (*decode)(int64_t count, const void* codes, int32_t kind, float factor, float* to);
+  // Codes of x factor, a byte each, to the nearest, ties to the even one, the largest where it is
+  // beyond; 0 where factor is.  step: of factor, 0 or 1.
+  void (*encode)(int64_t count, const float* x, int32_t kind, const float* factor, int64_t step,
+                 uint8_t* to);
+  // The largest |x|, or a NaN if there is one.
+  float (*magnitude)(int64_t count, const float* x);
   // bf16 of numbers that have eight digits at most.
   void (*upper_halves)(int64_t count, const float* x, uint16_t* to);
   void (*scale_scores)(const ScaleScores& a);
