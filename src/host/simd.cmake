@@ -34,7 +34,8 @@ endif()
 
 # Passes over elements outside the tables: -O2 makes vectors of few loops.
 set_source_files_properties(src/host/rows.cpp src/host/recur_chunk.cpp
-  src/host/recur_chunk_backward.cpp src/ops/quant/quantize_host.cpp PROPERTIES COMPILE_OPTIONS -O3)
+  src/host/recur_chunk_backward.cpp src/ops/quant/quantize_host.cpp
+  src/ops/quant/forward_host.cpp PROPERTIES COMPILE_OPTIONS -O3)
 
 if(FOVEA_TESTS)
   add_test(NAME host_simd_symbols COMMAND ${CMAKE_COMMAND} -DNM=${CMAKE_NM}

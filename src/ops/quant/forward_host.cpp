@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // quant_forward on the CPU.
-//   An item of work is (sequence, head, up to four tiles of 64 rows).  It walks tiles of 128 keys
+//   An item of work is (sequence, head, up to eight tiles of 64 rows).  It walks tiles of 128 keys
 //   from the last to the first: x = k q' (rows in lanes) times scales + delta + row constant,
 //   softmax, p rounded as p_format says, o = shrink o + p' v.
 //   Where the CPU has tile registers (host/tiles.h), codes are multiplied as bf16, which has all of
@@ -22,15 +22,17 @@ using host::kInf;
 using host::kRows;
 
 constexpr int64_t kKeys = 128;
+constexpr int64_t kItems = 32;  // that a call has before they grow
 constexpr int64_t kRun = 64;    // keys of a sum that is apart
-constexpr int64_t kShared = 4;  // tiles of rows that one tile of keys serves
+constexpr int64_t kShared = 8;  // tiles of rows that one tile of keys serves, at most
 
 struct ForwardPlan {
   QuantAttend a;
   const host::Tiles *scores, *values;  // nullptr: in f32
   int64_t d_row, e_row;                // columns of q and k, and of v and o, with padding
+  int64_t shared;                      // tiles of rows of an item
   host::RowTiles tiles;
-  // Within a worker's bytes.  q and o: of kShared tiles.
+  // Within a worker's bytes.  q and o: of `shared` tiles.
   struct {
     Slot<float> q, x, o, k, v, part, row;
     Slot<uint16_t> staged, pairs, weights;
@@ -122,7 +124,7 @@ class KeyTile {
     const View<4>& v = a.values();
     const int64_t e = a.attend.e, e_row = plan_.e_row, step = a.value_stride();
     // Rows of v_t are channels: they become rows of keys in the order of columns.
-    const bool channels = a.v_t && v.stride[3] == 1 && !is_packed(a.v_kind);
+    const bool channels = a.v_t && v.stride[3] == 1;
     if (channels) load_channels();
     for (int64_t j = 0; j < count; ++j) {
       float* to = plan_.values ? row_ : v_ + j * e_row;
@@ -132,7 +134,7 @@ class KeyTile {
       if (channels)
         value = part_ + (a.column_of(first + j) - first) * e_row;
       else if (step == 1 && a.v_kind <= ValueKind::i8)
-        decode_values(at, e, to);
+        simd_.decode(e, from + at, static_cast<int32_t>(a.v_kind), 1, to);
       else if (step == 1 && !is_packed(a.v_kind))
         simd_.widen(e, from + 2 * at, a.v_kind == ValueKind::f16 ? FOVEA_F16 : FOVEA_BF16, to);
       else
@@ -142,7 +144,7 @@ class KeyTile {
         continue;
       }
       if (value != to) std::copy_n(value, e, to);
-      scale_values(first + j, to);
+      if (!channels || !a.v_axis.micro_t()) scale_values(first + j, to);
     }
     if (plan_.values)
       std::fill_n(reinterpret_cast<uint16_t*>(v_) + count * e_row,
@@ -155,27 +157,35 @@ class KeyTile {
       return simd_.scale(a.attend.e, to, a.value_scale(v_scales_, j, 0), to);
     for (int64_t c = 0; c < a.attend.e; ++c) to[c] *= a.value_scale(v_scales_, j, c);
   }
-  // part_[column - first][channel] of v_t.
+  // part_[column - first][channel] of v_t, times the scales of its runs if it has such.
   void load_channels() {
     const QuantAttend& a = plan_.a;
     const View<4>& v = a.values();
     int64_t columns = 0;
     for (int64_t j = 0; j < count; ++j)
       columns = std::max(columns, a.column_of(first + j) - first + 1);
-    const int64_t at = seq_.key_batch * v.stride[0] + g_ * v.stride[1] + a.v_column(r_) + first;
+    const bool micro = a.v_axis.micro_t();
+    const int64_t run = micro ? a.v_axis.run() : columns;
     constexpr int64_t kChannels = 32;
     float channel[kChannels * kKeys];
     for (int64_t c = 0; c < a.attend.e; c += kChannels) {
       const int64_t n = std::min(kChannels, a.attend.e - c);
       for (int64_t i = 0; i < n; ++i)
-        decode_values(at + (c + i) * v.stride[2], columns, channel + i * kKeys);
+        for (int64_t m = 0; m < columns; m += run)
+          decode_columns(first + m, c + i, std::min(run, columns - m),
+                         micro ? v_scales_(first + m, c + i) : 1, channel + i * kKeys + m);
       simd_.transpose(n, columns, channel, kKeys, part_ + c, plan_.e_row);
     }
   }
-  // Values side by side from element `at` on.
-  void decode_values(int64_t at, int64_t count, float* to) const {
-    const char* from = static_cast<const char*>(plan_.a.values().data);
-    simd_.decode(count, from + at, static_cast<int32_t>(plan_.a.v_kind), 1, to);
+  // Columns of a channel of v_t from an even one on.
+  void decode_columns(int64_t column, int64_t c, int64_t count, float factor, float* to) const {
+    const QuantAttend& a = plan_.a;
+    const View<4>& v = a.v_t;
+    column = (column + a.v_column(r_)) / (is_packed(a.v_kind) ? 2 : 1);
+    simd_.decode(
+        count,
+        v.as<char>() + seq_.key_batch * v.stride[0] + g_ * v.stride[1] + c * v.stride[2] + column,
+        static_cast<int32_t>(a.v_kind), factor, to);
   }
 
   const ForwardPlan& plan_;
@@ -215,14 +225,14 @@ class Item {
     int64_t begin = seq_.keys, end = 0;
     Rows tiles[kShared];
     int64_t used = 0;
-    for (; used < kShared && first < seq_.rows; ++used, first += kRows) {
+    for (; used < plan_.shared && first < seq_.rows; ++used, first += kRows) {
       open(first, used, tiles[used]);
       begin = std::min(begin, tiles[used].begin), end = std::max(end, tiles[used].end);
     }
     for (int64_t n = (end + kKeys - 1) / kKeys - 1; n >= begin / kKeys; --n) {
       keys_.load(n * kKeys);
-      for (Rows& rows : tiles)
-        if (rows.begin < (n + 1) * kKeys && rows.end > n * kKeys) visit(rows);
+      for (int64_t i = 0; i < used; ++i)
+        if (tiles[i].begin < (n + 1) * kKeys && tiles[i].end > n * kKeys) visit(tiles[i]);
     }
     for (int64_t n = 0; n < used; ++n)
       for (int64_t i = 0; i < tiles[n].count; ++i) finish(tiles[n], i);
@@ -423,13 +433,13 @@ struct Forward {
   void run(Context& ctx) const {
     const Attend& a = plan.a.attend;
     const host::RowPlaces tiles = plan.tiles.find(
-        base, [&](int64_t r) { return host::ceil_div(a.sequences[r].rows, kShared * kRows); });
-    const double cost = static_cast<double>(tiles.count() * kShared * kRows) *
+        base, [&](int64_t r) { return host::ceil_div(a.sequences[r].rows, plan.shared * kRows); });
+    const double cost = static_cast<double>(tiles.count() * plan.shared * kRows) *
                         static_cast<double>(a.sequences.key_max * (a.d + a.e)) / 10;
     host::pool(ctx).run(tiles.count(), cost, [&](int64_t item, int32_t worker) {
       const host::RowPlaces::Place at = tiles[item];
       Item(plan, plan.scratch.at(base, worker), a.sequences[at.sequence], at.sequence, at.head)
-          .run(at.tile * kShared * kRows);
+          .run(at.tile * plan.shared * kRows);
     });
   }
 };
@@ -451,10 +461,13 @@ Text offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
   p.a = a, p.scores = score_tiles(a), p.values = value_tiles(a);
   p.d_row = p.scores ? host::tile_padded(call.d) : call.d;
   p.e_row = p.values ? host::tile_padded(call.e) : host::padded(call.e);
+  // Few tiles are left apart: there are threads for them.
+  const int64_t items = host::RowTiles::most(call.sequences, call.h);
+  p.shared = std::clamp<int64_t>(items / kItems, 1, kShared);
   Layout worker;
   auto& room = p.room;
-  room.q = worker.add<float>(kShared * kRows * p.d_row);
-  room.o = worker.add<float>(kShared * kRows * p.e_row);
+  room.q = worker.add<float>(p.shared * kRows * p.d_row);
+  room.o = worker.add<float>(p.shared * kRows * p.e_row);
   room.k = worker.add<float>(kKeys * p.d_row), room.v = worker.add<float>(kKeys * p.e_row);
   room.x = worker.add<float>(kRows * std::max(kKeys, call.d));
   room.part = worker.add<float>(kKeys * p.e_row);
@@ -463,7 +476,6 @@ Text offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
   room.pairs = worker.add<uint16_t>(p.values ? kKeys * 2 * host::kTileTerms : 0);
   room.weights = worker.add<uint16_t>(p.values ? kKeys * kRows : 0);
   p.tiles = host::RowTiles(call.sequences.count, call.h, plan.workspace);
-  const int64_t items = host::RowTiles::most(call.sequences, call.h);
   p.scratch = host::WorkerScratch(ctx, static_cast<double>(items), worker, plan.workspace);
   const host::Tiles* const tiles = p.scores ? p.scores : p.values;
   host::host_plan<Forward>(
