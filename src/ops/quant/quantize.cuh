@@ -36,6 +36,11 @@ void launch_fold(Context& ctx, const Quantize& a, const Partials& partials, Fold
 // delta of means that are written; none without it.
 void launch_delta(Context& ctx, const Quantize& a);
 
+constexpr int kTileColumns = 8;  // of a thread of a tile: rows are aligned to them
+// The passes of a call whose rows are aligned; rows of quantize.inc, each compiled apart.
+template <int Dtype, int D>
+void quantize_tile(Context& ctx, const Quantize& a, const Partials& partials);
+
 // Of the parts' magnitudes their scales, written, and their factors, in s_part.
 __device__ inline void scale_parts(const Quantize& a, const CodeUnit& unit, int64_t head,
                                    uint32_t* s_part) {
