@@ -264,6 +264,9 @@ struct Simd {
   void (*upper_halves)(int64_t count, const float* x, uint16_t* to);
   void (*scale_scores)(const ScaleScores& a);
   void (*round_weights)(const RoundWeights& a);
+  // o[r][c] = keep[r] o[r][c] + by[r] x[r][c]; nullptr: 1.  count: a multiple of Simd::width.
+  void (*add_scaled)(int64_t rows, int64_t count, int64_t row, const float* x, const float* by,
+                     const float* keep, float* o);
   // To f16 and back.  count: a multiple of Simd::width.
   void (*round_half)(int64_t count, float* x);
 };

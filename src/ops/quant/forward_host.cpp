@@ -325,18 +325,22 @@ class Item {
     float ones[kRows], own[kRows];
     std::fill_n(ones, kRows, 1.0f);
     for (int64_t n = (keys - 1) / kRun * kRun; n >= 0; n -= kRun) {
-      const bool first = n + kRun >= keys;
       std::fill_n(part_, kRows * plan_.e_row, 0.0f);
       add_products(rows, n, std::min(keys - n, kRun), ones, part_, seen);
       if (half) simd_.round_half(kRows * plan_.e_row, part_);
-      for (int64_t i = 0; i < rows.lanes; ++i)
-        own[i] = scale ? scale[n / kRun * rows.lanes + i] * keys_.value_scale(n) : 1;
-      each_row(rows, [&](int64_t i, int64_t at, int64_t, int64_t count) {
-        const float keep = first ? shrink[i] : 1;
-        float *const o = rows.o + at, *const part = part_ + at;
-        for (int64_t c = 0; c < count; ++c) o[c] = o[c] * keep + part[c] * own[i];
-      });
+      for (int64_t i = 0; scale && i < rows.lanes; ++i)
+        own[i] = scale[n / kRun * rows.lanes + i] * keys_.value_scale(n);
+      add_part(rows, scale ? own : nullptr, n + kRun >= keys ? shrink : nullptr);
     }
+  }
+  // o = shrink o + scale part, of each row.
+  void add_part(const Rows& rows, const float* scale, const float* shrink) const {
+    constexpr int64_t n = host::kTileColumns;
+    const int64_t e_row = plan_.e_row;
+    if (!plan_.values)
+      return simd_.add_scaled(rows.count, e_row, e_row, part_, scale, shrink, rows.o);
+    for (int64_t at = 0; at < e_row * rows.lanes; at += n * rows.lanes)
+      simd_.add_scaled(rows.count, n, n, part_ + at, scale, shrink, rows.o + at);
   }
   void add_products(const Rows& rows, int64_t first, int64_t keys, const float* shrink, float* o,
                     const host::LocalSeen* seen) const {
