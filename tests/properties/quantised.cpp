@@ -110,4 +110,33 @@ TEST(quantised, keys_less_their_mean_are_what_biased_channels_ask_for) {
             1.7 * run("sageattention2_int4", Kind::d2, false).relative);
 }
 
+// Weights and their gradients have a scale for each 64 rows and 64 keys, dout one for each 64 rows:
+// a number below 1/254 of the largest beside it is 0.
+TEST(quantised, gradients_have_scales_of_64_rows) {
+  constexpr int64_t kAll = 128;
+  Room room(FOVEA_HOST, FOVEA_F32);
+  auto p = params<fovea_x_quant_backward_params>();
+  const auto rows = [&](const Values& x) { return room.fill({1, kAll, 1, 1}, FOVEA_F32, x); };
+  const double far = std::log(300.0), lse = std::log(1 + 1 / 300.0);
+  // The weights of each row are 300 : 1; v is 1 and -1.
+  const double o = 299.0 / 301;
+  Values dout(kAll, 1 / 300.0);
+  dout[0] = 1;
+  p.q = rows(Values(kAll, 1)), p.o = rows(Values(kAll, o)), p.dout = rows(dout);
+  p.k = room.fill({1, 2, 1, 1}, FOVEA_F32, {0, -far});
+  p.v = room.fill({1, 2, 1, 1}, FOVEA_F32, {1, -1});
+  p.lse = room.fill({1, 1, kAll}, FOVEA_F32, Values(kAll, lse));
+  p.dq = room.empty({1, kAll, 1, 1}, FOVEA_F32);
+  p.dv = room.empty({1, 2, 1, 1}, FOVEA_F32);
+  p.scale = 1;
+  harness::must(fovea_x_quant_backward(room.ctx, &p), "backward");
+  const Values dq = room.values(p.dq).value, dv = room.values(p.dv).value;
+  const double weight = 300.0 / 301, ds = 1 / 301.0 * (1 + o);
+  EXPECT_NEAR(dq[0], far * ds, 1e-5);
+  for (int64_t i = 1; i < 64; ++i) EXPECT_EQ(dq[i], 0) << i;
+  for (int64_t i = 64; i < kAll; ++i) EXPECT_NEAR(dq[i], far * ds / 300, 1e-7) << i;
+  EXPECT_NEAR(dv[0], weight * (1 + 64 / 300.0), 1e-5);
+  EXPECT_EQ(dv[1], 0);
+}
+
 }  // namespace
