@@ -218,4 +218,36 @@ TEST(quantised, gradients_have_scales_of_64_rows) {
   EXPECT_EQ(dv[1], 0);
 }
 
+// No scale of p, ds or dout has a floor: gradients of a loss's mean over many tokens are tiny.
+TEST(quantised, tiny_gradients_have_the_codes_of_large_ones) {
+  constexpr int64_t kFew = 70, kColumns = 16;
+  constexpr double kTiny = 0x1p-40;
+  Room room(FOVEA_HOST, FOVEA_F32);
+  auto p = params<fovea_x_quant_backward_params>();
+  uint64_t seed = 0;
+  const auto rows = [&](double factor) {
+    const harness::Random random(++seed);
+    Values x(kFew * kColumns);
+    for (size_t i = 0; i < x.size(); ++i) x[i] = factor * random.normal(i);
+    return room.fill({1, kFew, 1, kColumns}, FOVEA_F32, x);
+  };
+  p.q = rows(1), p.k = rows(1), p.v = rows(1), p.o = rows(1);
+  p.lse = room.fill({1, 1, kFew}, FOVEA_F32, Values(kFew, 4));
+  p.k_smooth = FOVEA_SMOOTH_SEQUENCE;
+  std::vector<Values> found[2];
+  for (const bool tiny : {false, true}) {
+    seed = 9;
+    p.dout = rows(tiny ? kTiny : 1);
+    for (fovea_tensor* x : {&p.dq, &p.dk, &p.dv})
+      *x = room.empty({1, kFew, 1, kColumns}, FOVEA_F32);
+    harness::must(fovea_x_quant_backward(room.ctx, &p), "backward");
+    for (const fovea_tensor& x : {p.dq, p.dk, p.dv}) found[tiny].push_back(room.values(x).value);
+  }
+  for (int of = 0; of < 3; ++of)
+    for (size_t i = 0; i < found[0][of].size(); ++i) {
+      EXPECT_NE(found[0][of][i], 0) << of << " " << i;
+      EXPECT_EQ(found[1][of][i], kTiny * found[0][of][i]) << of << " " << i;
+    }
+}
+
 }  // namespace
