@@ -3516,8 +3516,7 @@ def quant_backward(ctx_or_q=None, /, q=None, k=None, v=None, o=None, lse=None, d
     codes are exact.  Sums over tiles are f32.  dq needs no term of k_mean: a row's ds sum to 0.
 
     Each output is optional: absent = not computed.  Every element of an output is written: 0 where
-    no sequence is, and in rows that see no key.  Bits: the same every run, whatever else the batch
-    holds.
+    no sequence is, and in rows that see no key.  Sums have a fixed order: the same bits every run.
 
     Sequences are full, or packed by *_start.  SageBwd has neither softcap nor sinks, so there are
     no fields of them.  Limits: d and e are 1 .. 576.  It runs on the host; CUDA answers

@@ -108,8 +108,7 @@ FOVEA_API fovea_status fovea_x_quantised_forward(
  *  codes are exact.  Sums over tiles are f32.  dq needs no term of k_mean: a row's ds sum to 0.
  *
  *  Each output is optional: absent = not computed.  Every element of an output is written: 0 where
- *  no sequence is, and in rows that see no key.  Bits: the same every run, whatever else the batch
- *  holds.
+ *  no sequence is, and in rows that see no key.  Sums have a fixed order: the same bits every run.
  *
  *  Sequences are full, or packed by *_start.  SageBwd has neither softcap nor sinks, so there are
  *  no fields of them.  Limits: d and e are 1 .. 576.  It runs on the host; CUDA answers
