@@ -29,6 +29,14 @@ UNUSED = {
     "merge_backward": {"dlse"},
     "x_compressed_backward": {"index", "index_count"},
 }
+# Backwards whose forward has another name, and the numbers it needs: SageBwd's, unsmoothed.
+FORWARDS = {
+    "x_quant_backward": (
+        "x_quantised_forward",
+        {"k_block": 64, "q_block": 64, "v_block": 64, "code": 1, "v_code": 1}
+        | {"p_format": 3, "accumulate": 1},
+    ),
+}
 
 
 @dataclasses.dataclass
@@ -281,7 +289,7 @@ def program(op, structs):
 
 def gradient(op, structs, fields, tensors, numbers):
     """The backward behind the forward that gives it what it takes of it."""
-    forward = op.removesuffix("backward") + "forward"
+    forward, more = FORWARDS.get(op, (op.removesuffix("backward") + "forward", {}))
     fields = [f for f in fields if f["name"] not in UNUSED.get(op, ())]
     inputs = [f["name"] for f in fields if f["direction"] == "in"]
     twin = {f["name"]: f for f in structs[forward]["fields"]} if forward in structs else {}
@@ -296,7 +304,8 @@ def gradient(op, structs, fields, tensors, numbers):
         given = [n for n in twin if n in given]
         for name in shared + given:
             made[name] = array(name, tensors[name], name in given)
-        calls.append(Call(forward, list(made), {n: v for n, v in numbers.items() if n in twin}))
+        shared_numbers = {n: v for n, v in numbers.items() if n in twin}
+        calls.append(Call(forward, list(made), {**shared_numbers, **more}))
     for f in fields:
         if f["name"] not in made:
             made[f["name"]] = array(f["name"], tensors[f["name"]], f["direction"] != "in")

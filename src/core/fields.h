@@ -114,7 +114,8 @@ void read_sequences(Attend& a, const char* op, const P& p) {
   check_not_negative(op, "key_max", p.key_max);
   Sequences& q = a.sequences;
   q.query_start = int_vector(p.query_start), q.key_start = int_vector(p.key_start);
-  q.query_len = int_vector(p.query_len), q.key_len = int_vector(p.key_len);
+  if constexpr (requires { p.query_len; })
+    q.query_len = int_vector(p.query_len), q.key_len = int_vector(p.key_len);
   q.s = a.s;
   q.count = p.query_start.data ? p.query_start.shape[0] - 1
             : p.key_start.data ? p.key_start.shape[0] - 1

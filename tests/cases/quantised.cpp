@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// x_quantised_forward: a covering array of formats, groups, smoothing and places; the edges.
+// x_quantised_forward and x_quant_backward: covering arrays of formats, groups, smoothing and
+// places; the edges.
 #include "oracle/quantised.h"
 
-#include "cases/table.h"
+#include "cases/sagebwd_case.h"
 
 namespace cases {
 namespace {
@@ -63,7 +64,49 @@ std::vector<harness::Case> cases_of() {
   return all.cases();
 }
 
+Table gradient_table() {
+  Table all("x_quant_backward",
+            [](TableCall& made) {
+              const auto& p = made.params<fovea_x_quant_backward_params>();
+              return gradients_of(made, oracle::load_quant_backward(p));
+            },
+            {{"query_start", [](const int64_t* i, double) { return start_of(i, 60, 60, 150); }},
+             {"key_start", [](const int64_t* i, double) { return start_of(i, 130, 170, 300); }}});
+  all.shape([](TableCall& made) {
+    if (made.has("query_start")) made.letters["r+1"] = 4;
+  });
+  return all;
+}
+
+std::vector<harness::Case> gradients() {
+  Table all = gradient_table();
+  all.sweep(
+      {{"q:f32", "q:f16", "q:bf16"},
+       {"o:f32", ""},
+       {"h=4 g=2 d=64 e=64", "h=2 g=2 d=128 e=128", "h=3 g=1 d=33 e=96", "h=2 g=1 d=1 e=5"},
+       {"b=2 s=70 t=140", "b=1 s=130 t=257", "b=2 s=1 t=65", "b=1 s=64 t=64", "b=1 s=100 t=30",
+        "b=1 s=150 t=300 query_start key_start",
+        "b=1 s=160 t=310 query_start key_start query_max=50 key_max=200"},
+       {"", "causal=1", "window_left=40 window_right=9", "window_left=3 causal=1", "scale=0.2"},
+       {"contiguous", "head_first", "odd", "gaps"},
+       {"dq dk dv", "dq dk dv k_smooth=1", "dq", "dk k_smooth=1", "dv", "dq dv k_smooth=1"}},
+      19);
+  // More keys than one part has.
+  all.each("parts", {"b=1 s=70 t=1100 h=2 g=1 d=16 e=24 q:bf16 dq dk dv k_smooth=1",
+                     "b=1 s=300 t=1030 h=2 g=1 d=16 e=8 q:f16 dq dk dv causal=1"});
+  all.each("small",
+           {"b=1 s=2 t=5 h=2 g=1 d=4 e=4 q:f16 dq dk dv",
+            "b=1 s=5 t=4 h=2 g=1 d=8 e=3 q:bf16 dq dk dv k_smooth=1 causal=1"},
+           true);
+  all.each("wide", {"b=1 s=65 t=66 h=1 g=1 d=576 e=512 q:bf16 dq dk dv k_smooth=1",
+                    "b=1 s=20 t=70 h=1 g=1 d=512 e=576 q:f16 dq dk dv"});
+  all.each("edge", {"s=0 t=5 q:f16 dq dk dv", "s=3 t=0 q:f16 dq dk dv k_smooth=1",
+                    "h=0 g=1 s=2 t=2 q:f16 dq dk dv", "s=3 t=5"});
+  return all.cases();
+}
+
 const Family kFamily("quantised", cases_of);
+const Family kGradients("quant_backward", gradients);
 
 }  // namespace
 }  // namespace cases

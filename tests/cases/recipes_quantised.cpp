@@ -5,6 +5,7 @@
 #include "oracle/recipes_quantised.h"
 
 #include "cases/recipe_case.h"
+#include "cases/sagebwd_case.h"
 #include "oracle/quantised.h"
 
 namespace cases {
@@ -18,7 +19,8 @@ using oracle::QuantAttention;
 using Define = std::function<QuantAttention(QuantAttention, const Operands&)>;
 
 // Where sequences are and what rows see; the papers' calls are batched and of full length.
-QuantAttention places(const Params& p) {
+template <class P>
+QuantAttention places(const P& p) {
   QuantAttention a;
   a.b = p.q.shape[0], a.s = p.q.shape[1], a.h = p.q.shape[2], a.d = p.q.shape[3];
   a.g = p.k.shape[2], a.e = p.v.shape[3];
@@ -57,6 +59,24 @@ void all_of(std::vector<harness::Case>& to, Table table) {
                             23));
 }
 
+// SageBwd's gradient, of the paper's own q^ and k^.
+Table sagebwd_gradient() {
+  return Table("x_quant_backward", [](TableCall& made) {
+    const auto& p = made.params<fovea_x_quant_backward_params>();
+    const Operands x{oracle::load(p.q), oracle::load(p.k), oracle::load(p.v)};
+    QuantAttention a = sagebwd(places(p), x);
+    a.v = x.v;
+    return gradients_of(made, a);
+  });
+}
+
+void all_gradients(std::vector<harness::Case>& to, Table table) {
+  add_cases(to, Table(table).each("paper", {"q:f16 b=1 s=150 t=200 h=2 g=2 d=64 e=64 dq dk dv",
+                                            "q:bf16 b=2 s=70 t=70 h=4 g=2 d=128 e=128 dq dk dv "
+                                            "causal=1"}));
+  add_cases(to, table.each("short", {"q:f16 b=1 s=2 t=5 h=1 g=1 d=16 e=16 dq dk dv"}));
+}
+
 std::vector<harness::Case> recipe_cases() {
   constexpr int kTwoLevel = FOVEA_ACCUMULATE_TWO_LEVEL, kHalf = FOVEA_ACCUMULATE_HALF_64,
                 kFloat = FOVEA_ACCUMULATE_F32, kWide = FOVEA_P_FORMAT_E4M3_448;
@@ -69,6 +89,7 @@ std::vector<harness::Case> recipe_cases() {
   all_of(to, method(sageattention2pp, kWide, kHalf).recipe("sageattention2pp"));
   all_of(to, method(sageattention3, FOVEA_P_FORMAT_E2M1_TWO, kFloat).recipe("sageattention3"));
   all_of(to, method(sagebwd, FOVEA_P_FORMAT_I8, kFloat).recipe("sagebwd"));
+  all_gradients(to, sagebwd_gradient().recipe("sagebwd"));
   return to;
 }
 

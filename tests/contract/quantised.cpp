@@ -38,5 +38,35 @@ TEST(ContractQuantised, Parts) {
        "x_quantised_forward: quant_quantize: seed is 3 without hadamard, wanted 0");
 }
 
+TEST(ContractQuantised, Gradients) {
+  constexpr char of[] = "x_quant_backward";
+  const Call plain_call = valid(of, "plain"), packed_call = valid(of, "packed");
+  const Params& plain = plain_call.params;
+  const std::string op = "x_quant_backward: ";
+  for (const int64_t bad : {-1, 2})
+    says(with(plain, "k_smooth", bad),
+         op + "k_smooth is " + std::to_string(bad) + ", wanted NONE or SEQUENCE of fovea_smooth");
+  for (const char* field : {"query_max", "key_max", "window_left", "window_right"})
+    says(with(plain, field, -1), op + field + " is -1, wanted >= 0");
+  says(with(plain, "causal", 2), op + "causal is 2, wanted 0 or 1");
+  says(with(with(plain, "causal", 1), "window_right", 3),
+       op + "window_right is 3 with causal = 1, wanted 0 or 1");
+  refuses(with(plain, "reserved", 9), "reserved");
+  for (const float bad : {-1.f, NAN, HUGE_VALF}) refuses(with_number(plain, "scale", bad), "scale");
+  for (const char* one : {"dq", "dk", "dv", ""}) {
+    Call call({of, "", one, ""});
+    accepts(call.params);
+  }
+  for (const char* letter : {"d", "e"}) {
+    const std::string extent = letter;
+    Call none({of, "", "dq dk dv", extent + "=0"}), most({of, "", "dq dk dv", extent + "=576"}),
+        wide({of, "", "dq dk dv", extent + "=577"});
+    refuses(none.params, "shape[3]");
+    accepts(most.params);
+    refuses(wide.params, "577", FOVEA_UNSUPPORTED);
+  }
+  accepts(packed_call.params);
+}
+
 }  // namespace
 }  // namespace contract

@@ -110,4 +110,144 @@ TEST(quantised, keys_less_their_mean_are_what_biased_channels_ask_for) {
             1.7 * run("sageattention2_int4", Kind::d2, false).relative);
 }
 
+// Gradients of sum(o * dout) of exact attention.
+struct Exact {
+  Values dq, dk, dv;
+};
+Exact exact_gradients(const Values& q, const Values& k, const Values& v, const Values& dout,
+                      bool causal) {
+  Exact x{Values(kRows * kWidth), Values(kRows * kWidth), Values(kRows * kWidth)};
+  const double scale = 1 / std::sqrt(static_cast<double>(kWidth));
+  Values p(kRows), dp(kRows);
+  for (int64_t i = 0; i < kRows; ++i) {
+    const int64_t keys = causal ? i + 1 : kRows, row = i * kWidth;
+    double top = -HUGE_VAL, sum = 0, delta = 0;
+    for (int64_t j = 0; j < keys; ++j) {
+      p[j] = dp[j] = 0;
+      for (int64_t c = 0; c < kWidth; ++c) {
+        p[j] += scale * q[row + c] * k[j * kWidth + c];
+        dp[j] += dout[row + c] * v[j * kWidth + c];
+      }
+      top = std::max(top, p[j]);
+    }
+    for (int64_t j = 0; j < keys; ++j) sum += p[j] = std::exp(p[j] - top);
+    for (int64_t j = 0; j < keys; ++j) p[j] /= sum, delta += p[j] * dp[j];
+    for (int64_t j = 0; j < keys; ++j)
+      for (int64_t c = 0; c < kWidth; ++c) {
+        const double ds = scale * p[j] * (dp[j] - delta);
+        x.dq[row + c] += ds * k[j * kWidth + c];
+        x.dk[j * kWidth + c] += ds * q[row + c];
+        x.dv[j * kWidth + c] += p[j] * dout[row + c];
+      }
+  }
+  return x;
+}
+
+// Errors of dq, dk and dv of the method, its own forward before.
+std::array<Error, 3> gradients(Kind kind, bool causal) {
+  Room room(FOVEA_HOST, FOVEA_F16);
+  const Values q = drawn(kind, 0, 11), k = drawn(kind, 1, 12), v = drawn(kind, 2, 13);
+  const Values dout = drawn(Kind::d1, 3, 14);
+  auto p = params<fovea_x_quantised_forward_params>();
+  auto back = params<fovea_x_quant_backward_params>();
+  const auto rows = [&](int dtype) { return room.empty({1, kRows, 1, kWidth}, dtype); };
+  p.q = back.q = room.fill({1, kRows, 1, kWidth}, FOVEA_F16, q);
+  p.k = back.k = room.fill({1, kRows, 1, kWidth}, FOVEA_F16, k);
+  p.v = back.v = room.fill({1, kRows, 1, kWidth}, FOVEA_F16, v);
+  p.o = back.o = rows(FOVEA_F32), p.lse = back.lse = room.empty({1, 1, kRows}, FOVEA_F32);
+  back.dout = room.fill({1, kRows, 1, kWidth}, FOVEA_F32, dout);
+  back.dq = rows(FOVEA_F16), back.dk = rows(FOVEA_F16), back.dv = rows(FOVEA_F16);
+  harness::must(fovea_x_recipe_apply("sagebwd", "x_quantised_forward", &p), "forward");
+  harness::must(fovea_x_recipe_apply("sagebwd", "x_quant_backward", &back), "backward");
+  p.causal = back.causal = causal;
+  harness::must(fovea_x_quantised_forward(room.ctx, &p), "forward");
+  harness::must(fovea_x_quant_backward(room.ctx, &back), "backward");
+  const Exact wanted = exact_gradients(q, k, v, dout, causal);
+  return {error_of(room.values(back.dq).value, wanted.dq),
+          error_of(room.values(back.dk).value, wanted.dk),
+          error_of(room.values(back.dv).value, wanted.dv)};
+}
+
+// What emulations of SageBwd are off by, times 1.5.
+TEST(quantised, gradients_are_as_close_to_exact_ones_as_the_paper_says) {
+  const struct {
+    Kind kind;
+    double dq, dk, dv;
+  } limits[] = {
+      {Kind::d1, 7e-2, 7e-2, 6e-2}, {Kind::d2, 8e-2, 8e-2, 7e-2}, {Kind::d3, 0.14, 0.17, 0.15}};
+  for (const auto& limit : limits)
+    for (const bool causal : {false, true}) {
+      SCOPED_TRACE(std::to_string(static_cast<int>(limit.kind)) + (causal ? " causal" : " full"));
+      const auto [dq, dk, dv] = gradients(limit.kind, causal);
+      EXPECT_LT(dq.relative, limit.dq);
+      EXPECT_LT(dk.relative, limit.dk);
+      EXPECT_LT(dv.relative, limit.dv);
+      if (limit.kind != Kind::d1) continue;
+      for (const Error& error : {dq, dk, dv}) EXPECT_GT(error.cosine, 0.997);
+      // 16 bits would be ten times as close.
+      for (const Error& error : {dq, dk, dv}) EXPECT_GT(error.relative, 5e-3);
+    }
+}
+
+// Weights and their gradients have a scale for each 64 rows and 64 keys, dout one for each 64 rows:
+// a number below 1/254 of the largest beside it is 0.
+TEST(quantised, gradients_have_scales_of_64_rows) {
+  constexpr int64_t kAll = 128;
+  Room room(FOVEA_HOST, FOVEA_F32);
+  auto p = params<fovea_x_quant_backward_params>();
+  const auto rows = [&](const Values& x) { return room.fill({1, kAll, 1, 1}, FOVEA_F32, x); };
+  const double far = std::log(300.0), lse = std::log(1 + 1 / 300.0);
+  // The weights of each row are 300 : 1; v is 1 and -1.
+  const double o = 299.0 / 301;
+  Values dout(kAll, 1 / 300.0);
+  dout[0] = 1;
+  p.q = rows(Values(kAll, 1)), p.o = rows(Values(kAll, o)), p.dout = rows(dout);
+  p.k = room.fill({1, 2, 1, 1}, FOVEA_F32, {0, -far});
+  p.v = room.fill({1, 2, 1, 1}, FOVEA_F32, {1, -1});
+  p.lse = room.fill({1, 1, kAll}, FOVEA_F32, Values(kAll, lse));
+  p.dq = room.empty({1, kAll, 1, 1}, FOVEA_F32);
+  p.dv = room.empty({1, 2, 1, 1}, FOVEA_F32);
+  p.scale = 1;
+  harness::must(fovea_x_quant_backward(room.ctx, &p), "backward");
+  const Values dq = room.values(p.dq).value, dv = room.values(p.dv).value;
+  const double weight = 300.0 / 301, ds = 1 / 301.0 * (1 + o);
+  EXPECT_NEAR(dq[0], far * ds, 1e-5);
+  for (int64_t i = 1; i < 64; ++i) EXPECT_EQ(dq[i], 0) << i;
+  for (int64_t i = 64; i < kAll; ++i) EXPECT_NEAR(dq[i], far * ds / 300, 1e-7) << i;
+  EXPECT_NEAR(dv[0], weight * (1 + 64 / 300.0), 1e-5);
+  EXPECT_EQ(dv[1], 0);
+}
+
+// No scale of p, ds or dout has a floor: gradients of a loss's mean over many tokens are tiny.
+TEST(quantised, tiny_gradients_have_the_codes_of_large_ones) {
+  constexpr int64_t kFew = 70, kColumns = 16;
+  constexpr double kTiny = 0x1p-40;
+  Room room(FOVEA_HOST, FOVEA_F32);
+  auto p = params<fovea_x_quant_backward_params>();
+  uint64_t seed = 0;
+  const auto rows = [&](double factor) {
+    const harness::Random random(++seed);
+    Values x(kFew * kColumns);
+    for (size_t i = 0; i < x.size(); ++i) x[i] = factor * random.normal(i);
+    return room.fill({1, kFew, 1, kColumns}, FOVEA_F32, x);
+  };
+  p.q = rows(1), p.k = rows(1), p.v = rows(1), p.o = rows(1);
+  p.lse = room.fill({1, 1, kFew}, FOVEA_F32, Values(kFew, 4));
+  p.k_smooth = FOVEA_SMOOTH_SEQUENCE;
+  std::vector<Values> found[2];
+  for (const bool tiny : {false, true}) {
+    seed = 9;
+    p.dout = rows(tiny ? kTiny : 1);
+    for (fovea_tensor* x : {&p.dq, &p.dk, &p.dv})
+      *x = room.empty({1, kFew, 1, kColumns}, FOVEA_F32);
+    harness::must(fovea_x_quant_backward(room.ctx, &p), "backward");
+    for (const fovea_tensor& x : {p.dq, p.dk, p.dv}) found[tiny].push_back(room.values(x).value);
+  }
+  for (int of = 0; of < 3; ++of)
+    for (size_t i = 0; i < found[0][of].size(); ++i) {
+      EXPECT_NE(found[0][of][i], 0) << of << " " << i;
+      EXPECT_EQ(found[1][of][i], kTiny * found[0][of][i]) << of << " " << i;
+    }
+}
+
 }  // namespace

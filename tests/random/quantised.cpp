@@ -38,7 +38,17 @@ void letters(Draw& d) {
   d.x("e") = d.one_of({1, 16, 64, 64, 128, 128});
 }
 
+void gradient_scalars(Draw& d) {
+  d.set("k_smooth", static_cast<int32_t>(d.below(2)));
+}
+void gradient_letters(Draw& d) {
+  d.x("d") = d.one_of({1, 2, 16, 33, 64, 96, 128});
+  d.x("e") = d.one_of({1, 16, 40, 64, 128});
+}
+
 const Rules kQuantised({"x_quantised_"}, {.letters = letters, .scalars = scalars, .rough = always});
+const Rules kGradient({"x_quant_"},
+                      {.letters = gradient_letters, .scalars = gradient_scalars, .rough = always});
 
 }  // namespace
 }  // namespace random_calls

@@ -1517,6 +1517,31 @@ class XQuantisedForwardParams(C.Structure):
     ]
 
 
+class XQuantBackwardParams(C.Structure):
+    _fields_ = [
+        ("struct_size", C.c_size_t),
+        ("q", Tensor),
+        ("k", Tensor),
+        ("v", Tensor),
+        ("o", Tensor),
+        ("lse", Tensor),
+        ("dout", Tensor),
+        ("dq", Tensor),
+        ("dk", Tensor),
+        ("dv", Tensor),
+        ("query_start", Tensor),
+        ("key_start", Tensor),
+        ("query_max", C.c_int64),
+        ("key_max", C.c_int64),
+        ("window_left", C.c_int64),
+        ("window_right", C.c_int64),
+        ("scale", C.c_float),
+        ("causal", C.c_int32),
+        ("k_smooth", C.c_int32),
+        ("reserved", C.c_int32),
+    ]
+
+
 class XPooledForwardParams(C.Structure):
     _fields_ = [
         ("struct_size", C.c_size_t),
@@ -2656,6 +2681,7 @@ SIZES = {
     XEvictForwardParams: 896,
     XIndexedForwardParams: 2640,
     XQuantisedForwardParams: 888,
+    XQuantBackwardParams: 1112,
     XPooledForwardParams: 2464,
     XProbedForwardParams: 1992,
     XFlexForwardParams: 912,
@@ -2841,6 +2867,9 @@ FUNCTIONS = {
     "fovea_x_quantised_forward_workspace": (C.c_int, [C.c_void_p,
         C.POINTER(XQuantisedForwardParams), C.POINTER(C.c_size_t)]),
     "fovea_x_quantised_forward": (C.c_int, [C.c_void_p, C.POINTER(XQuantisedForwardParams)]),
+    "fovea_x_quant_backward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XQuantBackwardParams),
+        C.POINTER(C.c_size_t)]),
+    "fovea_x_quant_backward": (C.c_int, [C.c_void_p, C.POINTER(XQuantBackwardParams)]),
     "fovea_x_pooled_forward_workspace": (C.c_int, [C.c_void_p, C.POINTER(XPooledForwardParams),
         C.POINTER(C.c_size_t)]),
     "fovea_x_pooled_forward": (C.c_int, [C.c_void_p, C.POINTER(XPooledForwardParams)]),

@@ -18,13 +18,13 @@ from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_pool_backward, _x_probe_forward, _x_combine_forward, _x_combine_backward,
                  _x_compare_forward, _x_cache_step, _x_evict_forward, _x_select_token,
                  _x_select_line, _x_select_heads, _x_indexed_forward, _x_quantised_forward,
-                 _x_pooled_forward, _x_probed_forward, _x_flex_forward, _x_nsa_forward,
-                 _x_nsa_backward, _x_infllm_forward, _x_compressed_forward, _x_compressed_backward,
-                 _x_project_forward, _x_project_backward, _x_graph_append, _x_select_graph,
-                 _x_graph_forward, _x_lsh_append, _x_select_lsh, _x_lsh_forward, _x_conv1d_forward,
-                 _x_conv1d_backward, _x_gla_forward, _x_gla_backward, _x_delta_forward,
-                 _x_delta_backward, _x_gsa_forward, _x_gsa_backward, _x_tpa_forward,
-                 _x_tpa_backward, _x_kv_append, _x_kv_decode)
+                 _x_quant_backward, _x_pooled_forward, _x_probed_forward, _x_flex_forward,
+                 _x_nsa_forward, _x_nsa_backward, _x_infllm_forward, _x_compressed_forward,
+                 _x_compressed_backward, _x_project_forward, _x_project_backward, _x_graph_append,
+                 _x_select_graph, _x_graph_forward, _x_lsh_append, _x_select_lsh, _x_lsh_forward,
+                 _x_conv1d_forward, _x_conv1d_backward, _x_gla_forward, _x_gla_backward,
+                 _x_delta_forward, _x_delta_backward, _x_gsa_forward, _x_gsa_backward,
+                 _x_tpa_forward, _x_tpa_backward, _x_kv_append, _x_kv_decode)
 
 __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexer_forward",
            "kl_indexer_backward", "kl_gather_forward", "kl_gather_backward", "kl_pool_forward",
@@ -33,13 +33,13 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "sparse_backward", "select_block", "pool_forward", "pool_backward", "probe_forward",
            "combine_forward", "combine_backward", "compare_forward", "cache_step", "evict_forward",
            "select_token", "select_line", "select_heads", "indexed_forward", "quantised_forward",
-           "pooled_forward", "probed_forward", "flex_forward", "nsa_forward", "nsa_backward",
-           "infllm_forward", "compressed_forward", "compressed_backward", "project_forward",
-           "project_backward", "graph_append", "select_graph", "graph_forward", "lsh_append",
-           "select_lsh", "lsh_forward", "conv1d_forward", "conv1d_backward", "gla_forward",
-           "gla_backward", "delta_forward", "delta_backward", "gsa_forward", "gsa_backward",
-           "tpa_forward", "tpa_backward", "kv_append", "kv_decode", "Accumulate", "PFormat",
-           "ScaleGroup", "Smooth", "BetaMap", "CacheRule", "Code", "CompareMeasure",
+           "quant_backward", "pooled_forward", "probed_forward", "flex_forward", "nsa_forward",
+           "nsa_backward", "infllm_forward", "compressed_forward", "compressed_backward",
+           "project_forward", "project_backward", "graph_append", "select_graph", "graph_forward",
+           "lsh_append", "select_lsh", "lsh_forward", "conv1d_forward", "conv1d_backward",
+           "gla_forward", "gla_backward", "delta_forward", "delta_backward", "gsa_forward",
+           "gsa_backward", "tpa_forward", "tpa_backward", "kv_append", "kv_decode", "Accumulate",
+           "PFormat", "ScaleGroup", "Smooth", "BetaMap", "CacheRule", "Code", "CompareMeasure",
            "Conv1dActivation", "FeatureMap", "Gate", "GateMap", "NormGateAct", "NormGateNorm",
            "Pool", "ProbeReduce", "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise",
            "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
@@ -3492,6 +3492,103 @@ def quantised_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=N
     if accumulate:
         call.enum(880, accumulate, "accumulate", Accumulate)
     return call.run(o, lse)
+
+
+def quant_backward(ctx_or_q=None, /, q=None, k=None, v=None, o=None, lse=None, dout=None, *,
+                   ctx=None, dq=None, dk=None, dv=None, query_start=None, key_start=None,
+                   query_max=0, key_max=0, window_left=0, window_right=0, scale=0.0, causal=0,
+                   k_smooth=0):
+    """Gradients of attention in 8 bits from dout: SageBwd's, from the o and lse of its forward,
+    x_quantised_forward by the name sagebwd.  q^ and k^ are the codes of that forward: i8, a scale
+    for each block of 64 tokens, k less its mean with k_smooth.  With p_ij and ds_ij of the pairs
+    that see each other, 0 of the others:
+      x_ij = scale q_scale k_scale <q^_i, k^_j> + scale <q_i, k_mean>,  p_ij = exp(x_ij - lse_i)
+      ds_ij = p_ij (<dout_i, v_j> - <dout_i, o_i>)
+      dv_j = sum_i p^_ij dout^_i
+      dq_i = scale sum_j ds^_ij k_scale k^_j,  dk_j = scale sum_i ds^_ij q_scale q^_i
+    ^ of p and ds: codes of i8 times their scale, for each tile of 64 rows and 64 keys.  Blocks and
+    tiles are counted from a sequence's first token.  ^ of dout: the same for each block of 64 rows:
+      a = the largest magnitude,  x^ = round(127 x / a) a / 127, to nearest even
+    0 where a is below 2^-100.  A NaN or an infinity is in every number of its block or tile.  So it
+    is in the gradients of all rows and keys of the tiles that it meets.
+
+    Four of the five products are so of codes; <dout_i, v_j> is of dout and v as they are.  Sums of
+    codes are exact.  Sums over tiles are f32.  dq needs no term of k_mean: a row's ds sum to 0.
+
+    Each output is optional: absent = not computed.  Every element of an output is written: 0 where
+    no sequence is, and in rows that see no key.  Sums have a fixed order: the same bits every run.
+
+    Sequences are full, or packed by *_start.  SageBwd has neither softcap nor sinks, so there are
+    no fields of them.  Limits: d and e are 1 .. 576.  It runs on the host; CUDA answers
+    UNSUPPORTED.
+    Workspace: codes and scales of q and k, and their mean.
+    Source: SageBwd (2505.11594), algorithm 3.
+
+    Example
+      dq, dk, dv = fovea.experimental.quant_backward(q, k, v, o, lse, dout)
+
+    ctx: a fovea.Context, first or by name; None: that of the first array's device
+
+    Inputs
+      q: (b, s, h, d) f32 f16 bf16
+      k: (key_b, t, g, d) as q
+      v: (key_b, t, g, e) as q
+      o: (b, s, h, e) f32 f16 bf16: of the forward
+      lse: (b, h, s) f32: of the forward
+      dout: (b, s, h, e) as o: the gradient of o
+
+    Outputs, new unless passed or False
+      dq: (b, s, h, d) as q
+      dk: (key_b, t, g, d) as q
+      dv: (key_b, t, g, e) as q
+
+    Optional inputs
+      query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
+      key_start: (r+1) i32: first packed key of each sequence
+
+    Numbers
+      query_max: longest sequence of rows, bounds the grid; 0: s
+      key_max: longest sequence of keys; 0: t
+      window_left: keys seen to the left, the row's own position counted; 0: all
+      window_right: keys seen to the right, the row's own position counted; 0: all, 1: none after
+          itself
+      scale: > 0; 0: 1 / sqrt(d)
+      causal: 1: window_right = 1
+      k_smooth: fovea_smooth: NONE or SEQUENCE, as the forward's
+    """
+    if ctx_or_q.__class__ is Context and ctx is None:
+        call = Call(ctx_or_q, _x_quant_backward)
+    else:
+        call, inputs = _x_quant_backward.begin(ctx_or_q, ctx, q, k, v, o, lse, dout)
+        [q, k, v, o, lse, dout] = inputs
+    v_q = call.put("q", 8, q, 4)
+    v_k = call.put("k", 104, k, 4)
+    v_v = call.put("v", 200, v, 4)
+    call.put("o", 296, o)
+    call.put("lse", 392, lse)
+    call.put("dout", 488, dout)
+    if query_start is not None:
+        call.put("query_start", 872, query_start)
+    if key_start is not None:
+        call.put("key_start", 968, key_start)
+    dq = None if dq is False else call.out("dq", 584, dq, v_q[2], v_q[1])
+    dk = None if dk is False else call.out("dk", 680, dk, v_k[2], v_q[1])
+    dv = None if dv is False else call.out("dv", 776, dv, v_v[2], v_q[1])
+    if query_max:
+        call.scalar("q", 1064, query_max, "query_max")
+    if key_max:
+        call.scalar("q", 1072, key_max, "key_max")
+    if window_left:
+        call.scalar("q", 1080, window_left, "window_left")
+    if window_right:
+        call.scalar("q", 1088, window_right, "window_right")
+    if scale:
+        call.scalar("f", 1096, scale, "scale")
+    if causal:
+        call.scalar("i", 1100, causal, "causal")
+    if k_smooth:
+        call.scalar("i", 1104, k_smooth, "k_smooth")
+    return call.run(dq, dk, dv)
 
 
 def pooled_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,

@@ -39,13 +39,13 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "sparse_backward", "select_block", "pool_forward", "pool_backward", "probe_forward",
            "combine_forward", "combine_backward", "compare_forward", "cache_step", "evict_forward",
            "select_token", "select_line", "select_heads", "indexed_forward", "quantised_forward",
-           "pooled_forward", "probed_forward", "flex_forward", "nsa_forward", "nsa_backward",
-           "infllm_forward", "compressed_forward", "compressed_backward", "project_forward",
-           "project_backward", "graph_append", "select_graph", "graph_forward", "lsh_append",
-           "select_lsh", "lsh_forward", "conv1d_forward", "conv1d_backward", "gla_forward",
-           "gla_backward", "delta_forward", "delta_backward", "gsa_forward", "gsa_backward",
-           "tpa_forward", "tpa_backward", "kv_append", "kv_decode", "Accumulate", "PFormat",
-           "ScaleGroup", "Smooth", "BetaMap", "CacheRule", "Code", "CompareMeasure",
+           "quant_backward", "pooled_forward", "probed_forward", "flex_forward", "nsa_forward",
+           "nsa_backward", "infllm_forward", "compressed_forward", "compressed_backward",
+           "project_forward", "project_backward", "graph_append", "select_graph", "graph_forward",
+           "lsh_append", "select_lsh", "lsh_forward", "conv1d_forward", "conv1d_backward",
+           "gla_forward", "gla_backward", "delta_forward", "delta_backward", "gsa_forward",
+           "gsa_backward", "tpa_forward", "tpa_backward", "kv_append", "kv_decode", "Accumulate",
+           "PFormat", "ScaleGroup", "Smooth", "BetaMap", "CacheRule", "Code", "CompareMeasure",
            "Conv1dActivation", "FeatureMap", "Gate", "GateMap", "NormGateAct", "NormGateNorm",
            "Pool", "ProbeReduce", "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise",
            "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
@@ -1489,6 +1489,35 @@ def quantised_forward(ctx: Context | None, q: Array, k: Array, v: Array, *, o: O
 @overload
 def quantised_forward(q: Array, k: Array, v: Array, *, ctx: Context | None = ..., o: Output = ...,
                       lse: Output = ..., **fields: Unpack[_quantised_forward]) -> Any: ...
+
+class _quant_backward(TypedDict, total=False):
+    query_start: Array | None
+    key_start: Array | None
+    query_max: Int
+    key_max: Int
+    window_left: Int
+    window_right: Int
+    scale: Float
+    causal: Int
+    k_smooth: Int
+
+@overload
+def quant_backward(ctx: Context | None, q: A, k: Array, v: Array, o: Array, lse: Array, dout: Array,
+                   *, dq: Wanted | None = ..., dk: Wanted | None = ..., dv: Wanted | None = ...,
+                   **fields: Unpack[_quant_backward]) -> tuple[A, A, A]: ...
+@overload
+def quant_backward(q: A, k: Array, v: Array, o: Array, lse: Array, dout: Array, *,
+                   ctx: Context | None = ..., dq: Wanted | None = ..., dk: Wanted | None = ...,
+                   dv: Wanted | None = ..., **fields: Unpack[_quant_backward]) -> tuple[A, A,
+                   A]: ...
+@overload
+def quant_backward(ctx: Context | None, q: Array, k: Array, v: Array, o: Array, lse: Array,
+                   dout: Array, *, dq: Output = ..., dk: Output = ..., dv: Output = ...,
+                   **fields: Unpack[_quant_backward]) -> Any: ...
+@overload
+def quant_backward(q: Array, k: Array, v: Array, o: Array, lse: Array, dout: Array, *,
+                   ctx: Context | None = ..., dq: Output = ..., dk: Output = ..., dv: Output = ...,
+                   **fields: Unpack[_quant_backward]) -> Any: ...
 
 class _pooled_forward(TypedDict, total=False):
     row: Array | None

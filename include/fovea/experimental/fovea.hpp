@@ -60,6 +60,7 @@
   X(x_select_heads) \
   X(x_indexed_forward) \
   X(x_quantised_forward) \
+  X(x_quant_backward) \
   X(x_pooled_forward) \
   X(x_probed_forward) \
   X(x_flex_forward) \

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /** Attention that rounds its operands to 8 or 4 bits: quant_quantize of k, q and v, then
- *  quant_forward, in one call on one workspace.
+ *  quant_forward, in one call on one workspace.  x_quant_backward is SageBwd's gradient.
  *
  *  Experimental: names, fields and layout may change with any release, and the ABI promise does not
  *  cover them.
@@ -11,7 +11,7 @@
  *    SageAttention2        code I8 or I4, THREAD groups, k_smooth SEQUENCE, v_group CHANNEL
  *    SageAttention2++      the same with v_scale_max 2.25, accumulate HALF_64
  *    SageAttention3        code E2M1, MICRO16 groups, q_smooth BLOCK, k_smooth SEQUENCE
- *    SageBwd's forward     code I8, v_code I8, blocks of 64, k_smooth SEQUENCE */
+ *    SageBwd               code I8, v_code I8, blocks of 64, k_smooth SEQUENCE */
 #ifndef FOVEA_EXPERIMENTAL_QUANTISED_H
 #define FOVEA_EXPERIMENTAL_QUANTISED_H
 
@@ -89,6 +89,61 @@ FOVEA_API fovea_status fovea_x_quantised_forward_workspace(
     fovea_context* ctx, const fovea_x_quantised_forward_params* params, size_t* bytes);
 FOVEA_API fovea_status fovea_x_quantised_forward(
     fovea_context* ctx, const fovea_x_quantised_forward_params* params);
+
+/** Gradients of attention in 8 bits from dout: SageBwd's, from the o and lse of its forward,
+ *  x_quantised_forward by the name sagebwd.  q^ and k^ are the codes of that forward: i8, a scale
+ *  for each block of 64 tokens, k less its mean with k_smooth.  With p_ij and ds_ij of the pairs
+ *  that see each other, 0 of the others:
+ *    x_ij = scale q_scale k_scale <q^_i, k^_j> + scale <q_i, k_mean>,  p_ij = exp(x_ij - lse_i)
+ *    ds_ij = p_ij (<dout_i, v_j> - <dout_i, o_i>)
+ *    dv_j = sum_i p^_ij dout^_i
+ *    dq_i = scale sum_j ds^_ij k_scale k^_j,  dk_j = scale sum_i ds^_ij q_scale q^_i
+ *  ^ of p and ds: codes of i8 times their scale, for each tile of 64 rows and 64 keys.  Blocks and
+ *  tiles are counted from a sequence's first token.  ^ of dout: the same for each block of 64 rows:
+ *    a = the largest magnitude,  x^ = round(127 x / a) a / 127, to nearest even
+ *  0 where a is below 2^-100.  A NaN or an infinity is in every number of its block or tile.  So it
+ *  is in the gradients of all rows and keys of the tiles that it meets.
+ *
+ *  Four of the five products are so of codes; <dout_i, v_j> is of dout and v as they are.  Sums of
+ *  codes are exact.  Sums over tiles are f32.  dq needs no term of k_mean: a row's ds sum to 0.
+ *
+ *  Each output is optional: absent = not computed.  Every element of an output is written: 0 where
+ *  no sequence is, and in rows that see no key.  Sums have a fixed order: the same bits every run.
+ *
+ *  Sequences are full, or packed by *_start.  SageBwd has neither softcap nor sinks, so there are
+ *  no fields of them.  Limits: d and e are 1 .. 576.  It runs on the host; CUDA answers
+ *  UNSUPPORTED.
+ *  Workspace: codes and scales of q and k, and their mean.
+ *  Source: SageBwd (2505.11594), algorithm 3. */
+typedef struct fovea_x_quant_backward_params {
+  size_t struct_size;       /**< sizeof(fovea_x_quant_backward_params) */
+  fovea_tensor q;           /**< [in] (b, s, h, d) f32 f16 bf16 */
+  fovea_tensor k;           /**< [in] (key_b, t, g, d) as q */
+  fovea_tensor v;           /**< [in] (key_b, t, g, e) as q */
+  fovea_tensor o;           /**< [in] (b, s, h, e) f32 f16 bf16: of the forward */
+  fovea_tensor lse;         /**< [in] (b, h, s) f32: of the forward */
+  fovea_tensor dout;        /**< [in] (b, s, h, e) as o: the gradient of o */
+  fovea_tensor dq;          /**< [out, optional] (b, s, h, d) as q */
+  fovea_tensor dk;          /**< [out, optional] (key_b, t, g, d) as q */
+  fovea_tensor dv;          /**< [out, optional] (key_b, t, g, e) as q */
+  fovea_tensor query_start; /**< [in, optional] (r+1) i32: first packed row of each sequence,
+                                 ascending from 0; then b = 1 */
+  fovea_tensor key_start;   /**< [in, optional] (r+1) i32: first packed key of each sequence */
+  int64_t query_max;        /**< longest sequence of rows, bounds the grid; 0: s */
+  int64_t key_max;          /**< longest sequence of keys; 0: t */
+  int64_t window_left;      /**< keys seen to the left, the row's own position counted; 0: all */
+  int64_t window_right;     /**< keys seen to the right, the row's own position counted; 0: all, 1:
+                                 none after itself */
+  float scale;              /**< > 0; 0: 1 / sqrt(d) */
+  int32_t causal;           /**< 1: window_right = 1 */
+  int32_t k_smooth;         /**< fovea_smooth: NONE or SEQUENCE, as the forward's */
+  int32_t reserved;         /**< 0 */
+} fovea_x_quant_backward_params;
+
+FOVEA_API fovea_status fovea_x_quant_backward_workspace(
+    fovea_context* ctx, const fovea_x_quant_backward_params* params, size_t* bytes);
+FOVEA_API fovea_status fovea_x_quant_backward(
+    fovea_context* ctx, const fovea_x_quant_backward_params* params);
 
 #ifdef __cplusplus
 }

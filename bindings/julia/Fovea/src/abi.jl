@@ -1368,6 +1368,30 @@ struct XQuantisedForwardParams
     reserved::Int32
 end
 
+# fovea_x_quant_backward_params
+struct XQuantBackwardParams
+    struct_size::Csize_t
+    q::Tensor
+    k::Tensor
+    v::Tensor
+    o::Tensor
+    lse::Tensor
+    dout::Tensor
+    dq::Tensor
+    dk::Tensor
+    dv::Tensor
+    query_start::Tensor
+    key_start::Tensor
+    query_max::Int64
+    key_max::Int64
+    window_left::Int64
+    window_right::Int64
+    scale::Float32
+    causal::Int32
+    k_smooth::Int32
+    reserved::Int32
+end
+
 # fovea_x_pooled_forward_params
 struct XPooledForwardParams
     struct_size::Csize_t
@@ -2828,6 +2852,14 @@ fovea_x_quantised_forward_workspace(ctx, params, bytes) =
 const _fovea_x_quantised_forward = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_quantised_forward(ctx, params) =
     ccall(symbol(_fovea_x_quantised_forward, :fovea_x_quantised_forward), Int32, (Ptr{Cvoid}, Ref{XQuantisedForwardParams}), ctx, params)
+
+const _fovea_x_quant_backward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_quant_backward_workspace(ctx, params, bytes) =
+    ccall(symbol(_fovea_x_quant_backward_workspace, :fovea_x_quant_backward_workspace), Int32, (Ptr{Cvoid}, Ref{XQuantBackwardParams}, Ref{Csize_t}), ctx, params, bytes)
+
+const _fovea_x_quant_backward = Ref{Ptr{Cvoid}}(C_NULL)
+fovea_x_quant_backward(ctx, params) =
+    ccall(symbol(_fovea_x_quant_backward, :fovea_x_quant_backward), Int32, (Ptr{Cvoid}, Ref{XQuantBackwardParams}), ctx, params)
 
 const _fovea_x_pooled_forward_workspace = Ref{Ptr{Cvoid}}(C_NULL)
 fovea_x_pooled_forward_workspace(ctx, params, bytes) =

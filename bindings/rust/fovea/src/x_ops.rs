@@ -1366,6 +1366,59 @@ op! {
 
 op! {
     /// ```text
+    /// Gradients of attention in 8 bits from dout: SageBwd's, from the o and lse of its forward,
+    /// x_quantised_forward by the name sagebwd.  q^ and k^ are the codes of that forward: i8, a scale
+    /// for each block of 64 tokens, k less its mean with k_smooth.  With p_ij and ds_ij of the pairs
+    /// that see each other, 0 of the others:
+    ///   x_ij = scale q_scale k_scale <q^_i, k^_j> + scale <q_i, k_mean>,  p_ij = exp(x_ij - lse_i)
+    ///   ds_ij = p_ij (<dout_i, v_j> - <dout_i, o_i>)
+    ///   dv_j = sum_i p^_ij dout^_i
+    ///   dq_i = scale sum_j ds^_ij k_scale k^_j,  dk_j = scale sum_i ds^_ij q_scale q^_i
+    /// ^ of p and ds: codes of i8 times their scale, for each tile of 64 rows and 64 keys.  Blocks and
+    /// tiles are counted from a sequence's first token.  ^ of dout: the same for each block of 64 rows:
+    ///   a = the largest magnitude,  x^ = round(127 x / a) a / 127, to nearest even
+    /// 0 where a is below 2^-100.  A NaN or an infinity is in every number of its block or tile.  So it
+    /// is in the gradients of all rows and keys of the tiles that it meets.
+    ///
+    /// Four of the five products are so of codes; <dout_i, v_j> is of dout and v as they are.  Sums of
+    /// codes are exact.  Sums over tiles are f32.  dq needs no term of k_mean: a row's ds sum to 0.
+    ///
+    /// Each output is optional: absent = not computed.  Every element of an output is written: 0 where
+    /// no sequence is, and in rows that see no key.  Sums have a fixed order: the same bits every run.
+    ///
+    /// Sequences are full, or packed by *_start.  SageBwd has neither softcap nor sinks, so there are
+    /// no fields of them.  Limits: d and e are 1 .. 576.  It runs on the host; CUDA answers
+    /// UNSUPPORTED.
+    /// Workspace: codes and scales of q and k, and their mean.
+    /// Source: SageBwd (2505.11594), algorithm 3.
+    /// ```
+    XQuantBackward(x_quant_backward: fovea_x_quant_backward_params, fovea_x_quant_backward, fovea_x_quant_backward_workspace)
+    new {
+        q set_q: in, "`(b, s, h, d)` f32 f16 bf16";
+        k set_k: in, "`(key_b, t, g, d)` as q";
+        v set_v: in, "`(key_b, t, g, e)` as q";
+        o set_o: in, "`(b, s, h, e)` f32 f16 bf16: of the forward";
+        lse set_lse: in, "`(b, h, s)` f32: of the forward";
+        dout set_dout: in, "`(b, s, h, e)` as o: the gradient of o";
+    }
+    may {
+        dq set_dq: out, "`(b, s, h, d)` as q";
+        dk set_dk: out, "`(key_b, t, g, d)` as q";
+        dv set_dv: out, "`(key_b, t, g, e)` as q";
+        query_start set_query_start: in, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
+        key_start set_key_start: in, "`(r+1)` i32: first packed key of each sequence";
+        query_max set_query_max: i64, "longest sequence of rows, bounds the grid; 0: s";
+        key_max set_key_max: i64, "longest sequence of keys; 0: t";
+        window_left set_window_left: i64, "keys seen to the left, the row's own position counted; 0: all";
+        window_right set_window_right: i64, "keys seen to the right, the row's own position counted; 0: all, 1: none after itself";
+        scale set_scale: f32, r"\> 0; 0: 1 / sqrt(d)";
+        causal set_causal: bool, "1: window_right = 1";
+        k_smooth set_k_smooth: i32, "fovea_smooth: NONE or SEQUENCE, as the forward's";
+    }
+}
+
+op! {
+    /// ```text
     /// Attention over key blocks that summaries choose.
     ///
     /// Columns summarise key blocks, by x_pool_forward: the mean of the keys, for BOX their largest and

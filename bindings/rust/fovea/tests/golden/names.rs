@@ -52,6 +52,7 @@ names! {
         x_select_heads
         x_indexed_forward
         x_quantised_forward
+        x_quant_backward
         x_pooled_forward
         x_probed_forward
         x_flex_forward
