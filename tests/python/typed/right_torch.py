@@ -91,9 +91,12 @@ def in_transformers(module: torch.nn.Module, q: Tensor, given: dict[str, Any]) -
     assert_type(fovea.transformers.NAME, Literal["fovea"])
     fovea.transformers.register()
     fovea.transformers.register(name="ours")
+    assert_type(fovea.transformers.METHODS, tuple[str, ...])
+    cache = fovea.transformers.QuantisedCache("kivi4", residual=64)
+    assert_type(cache.nbytes + cache.bytes_a_token, int)
     mask = fovea.transformers.mask(**given)
     assert_type(mask, fovea.transformers.Mask | Tensor)
-    o, nothing = fovea.transformers.attention(module, q, q, q, mask, scaling=0.5, softcap=30.0)
+    o, nothing = fovea.transformers.attention(module, q, q, q, mask, softcap=30.0, recipe=None)
     assert_type(o, Tensor)
     assert_type(nothing, None)
     if isinstance(mask, fovea.transformers.Mask):

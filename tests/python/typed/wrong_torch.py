@@ -20,6 +20,7 @@ def calls(q: Tensor, starts: Tensor) -> None:
     fovea.torch.flash(q, q, q)  # wrong: has no attribute
     one: Tensor = fovea.torch.attention(q, q, q, return_lse=True)  # wrong: Incompatible types
     fovea.transformers.register(3)  # wrong: incompatible type "int"
+    fovea.transformers.QuantisedCache(2)  # wrong: incompatible type "int"
     fovea.transformers.mask(3)  # wrong: Too many arguments
     fovea.distributed.ring_attention(q, q, q, layout="striped")  # wrong: No overload
     fovea.distributed.decode(q, q, q)  # wrong: No overload
