@@ -30,10 +30,10 @@ def guard(name):
     and it asks no one else."""
     from transformers import PreTrainedModel
 
-    asked = PreTrainedModel.get_correct_attn_implementation
+    asked = getattr(PreTrainedModel, "get_correct_attn_implementation", None)
     names = getattr(asked, "fovea_names", None)
-    if names is not None:
-        return names.add(name)
+    if asked is None or names is not None:
+        return names and names.add(name)
     names = {name}
 
     @functools.wraps(asked)

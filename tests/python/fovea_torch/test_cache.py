@@ -120,14 +120,38 @@ def test_crop_forgets(device):
     never.append(k, v)
     assert torch.equal(ours.decode(q[:, -2:]), never.decode(q[:, -2:]))
     assert ours.counter[:, 0].tolist() == [400, 400] and ours.most == 400
-    with pytest.raises(fovea.InvalidArgument, match="crop: length of sequence 1 is 250, wanted a "
-                       "multiple of 32, or at least 384: keys before"):  # fmt: skip
-        ours.crop(torch.tensor([500, 250], device=device))
     ours.crop(256)
     assert ours.counter[0].tolist() == [256, 256, 256, 0] and ours.most == 256
     assert ours.decode(q[:, 255:256]).isfinite().all()
     ours.reset()
     assert ours.lengths.tolist() == [0, 0] and not ours.decode(q[:, :1]).any()
+
+
+def rounded(x, dim, bits):
+    """Groups of 32 along an axis as KIVI rounds them."""
+    x = x.double().unflatten(dim, (-1, 32)).movedim(dim + 1, -1)
+    low, high = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)
+    scale, zero = ((high - low) / (2**bits - 1)).half().double(), low.half().double()
+    x = ((x - zero) / scale).round().clamp(0, 2**bits - 1) * scale + zero
+    return x.movedim(-1, dim + 1).flatten(dim, dim + 1)
+
+
+@pytest.mark.parametrize("name", _cache.CACHES)
+@pytest.mark.parametrize("more", [0, 20])
+def test_crop_within_a_group(name, more, device):
+    """What is left of a cut group is what its codes say; then other tokens follow."""
+    q, k, v = tokens(device)
+    ours = cache(name, device)
+    ours.append(k, v)
+    assert (ours.counter[:, 1:3] > 250).all()
+    ours.crop(torch.tensor([500, 250], device=device))
+    assert ours.counter[1].tolist() == [250, 224, 224, 0] and ours.lengths[0] == 400
+    assert ours.most == 400
+    ours.append(k[:, :more], v[:, :more])
+    keys, values = rounded(k[:, :256], 1, ours.bits)[1:, :250], rounded(v, 3, ours.bits)[1:, :250]
+    keys, values = (torch.cat([x, y[1:, :more]], 1) for x, y in ((keys, k), (values, v)))
+    want = fovea.torch.decode(q[1:, -1:].float(), keys.float(), values.float())
+    assert (ours.decode(q[:, -1:])[1] - want[0]).norm() / want.norm() < 4e-3
 
 
 def test_rows_move(device):

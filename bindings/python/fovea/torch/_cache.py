@@ -76,6 +76,12 @@ kv_decode = Operation(
 )  # fmt: skip
 
 
+def uncoded(words, bits):
+    """The codes in words of 32 bits, along the last axis, in f32."""
+    shifts = torch.arange(0, 32, bits, device=words.device, dtype=torch.int32)
+    return ((words[..., None] >> shifts) & (2**bits - 1)).flatten(-2).float()
+
+
 class QuantisedCache:
     """A cache of keys and values in 2 or 4 bits: KIVI, `recipe` "kivi2" or "kivi4".
 
@@ -226,20 +232,33 @@ class QuantisedCache:
     def crop(self, length):
         """Forgets tokens: `length`, an int or (rows), is how many each sequence keeps at most.
 
-        Keys that are quantised go by whole groups: a length among them is a multiple of group, or
-        InvalidArgument.  The newest `residual` tokens or fewer go one by one."""
-        keys, now = self.counter[:, 1], self.counter[:, 0]
-        length = torch.as_tensor(length, dtype=torch.int32, device=self.device).clamp(min=0)
-        after = torch.minimum(now, length)
-        wrong = (after < keys) & (after % self.group != 0)
-        if bool(wrong.any()):
-            row = int(wrong.nonzero()[0])
-            raise InvalidArgument(
-                f"crop: length of sequence {row} is {int(after[row])}, wanted a multiple of "
-                f"{self.group}, or at least {int(keys[row])}: keys before are quantised in groups"
-            )
-        self.counter[:, :3] = torch.minimum(self.counter[:, :3], after[:, None])
-        self.most = int(self.counter[:, 0].max())
+        Keys are in codes by whole groups: where a group is cut, what is left of it goes back to the
+        newest tokens as its codes say, and is rounded again with the tokens that follow."""
+        now = self.counter.tolist()
+        length = torch.as_tensor(length).clamp(min=0).expand(self.rows).tolist()
+        for row, ((had, keys, values, _), n) in enumerate(zip(now, length)):
+            n = min(n, had)
+            begin = n // self.group * self.group
+            if n < keys and begin < n:
+                self.uncode(row, begin, n, values)
+                keys, values = begin, min(values, begin)
+            now[row][:3] = n, min(keys, n), min(values, n)
+        self.counter.copy_(torch.tensor(now, dtype=torch.int32))
+        self.most = max((x[0] for x in now), default=0)
+
+    def uncode(self, row, begin, end, values):
+        """Writes the tokens [begin, end), keys of one group and the values below `values`, into the
+        tails."""
+        page, at = begin // self.page, begin % self.page
+        page += row * (self.capacity // self.page)
+        block, here = at // self.group, slice(at, at + max(0, min(values, end) - begin))
+        keys = uncoded(self.k_code[page, block], self.bits)[..., : end - begin]
+        keys = keys * self.k_scale[page, block][..., None] + self.k_zero[page, block][..., None]
+        self.k_tail[row, : end - begin] = keys.permute(2, 0, 1).to(self.dtype)
+        v = uncoded(self.v_code[page, here], self.bits).unflatten(-1, (-1, self.group))
+        v = v * self.v_scale[page, here][..., None] + self.v_zero[page, here][..., None]
+        slots = torch.arange(begin, begin + len(v), device=self.device) % (self.residual + 1)
+        self.v_tail[row, slots] = v.flatten(-2).to(self.dtype)
 
     def select(self, rows):
         """The cache of other sequences: row i is what `rows[i]` was (beam search).  A row may come
