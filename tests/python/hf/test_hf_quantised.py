@@ -195,6 +195,16 @@ def test_tokens_in_16_bits_are_the_models():
     assert off(whole[30][2], alone[30][0]) < 5e-2
 
 
+def test_tokens_are_taken_back():
+    """Prompt lookup guesses tokens and crops what was wrong."""
+    made, ids = llama(), tokens(60, 1)
+    made.set_attn_implementation("fovea")
+    numbers = {"max_new_tokens": 30, "min_new_tokens": 30, "do_sample": False}
+    want = made.generate(ids, **numbers)
+    got = made.generate(ids, past_key_values=quantised(residual=256), prompt_lookup_num_tokens=3, **numbers)
+    assert torch.equal(got, want)
+
+
 def test_windows():
     torch.manual_seed(7)
     config = transformers.MistralConfig(**{**WIDE, "sliding_window": 40})
