@@ -261,7 +261,7 @@ def main(argv: Sequence[str] | None = None) -> list[Row]:
         for name in chosen:
             say(f"{name}: {len(rows) + 1} of {len(chosen)}")
             rows.append(measure(llm, there[name], name, judge, args, ctx))
-        about = (f"{what}, {args.windows} windows of {args.tokens} tokens, caches fed by "
+        about = (f"{what}, {args.windows} x {args.tokens} tokens, caches fed by "
                  f"{args.chunk}; {ctx!r}, {platform.machine()}, Python {platform.python_version()}. "
                  "A method quantises a whole text; its decoding reads a bf16 cache. KIVI's newest "
                  f"{low_bits.RESIDUAL} tokens are bf16 beside the bytes told. On the host all "

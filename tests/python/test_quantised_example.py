@@ -85,7 +85,7 @@ def test_files(made):
     assert [row["name"] for row in read_tsv(out / "quantised.tsv")] == list(rows)
     assert (out / "quantised.png").read_bytes().startswith(b"\x89PNG")
     table = (out / "quantised.md").read_text()
-    assert "a random toy model, 1 windows of 200 tokens" in table and "i4 emulated" in table
+    assert "a random toy model, 1 x 200 tokens" in table and "i4 emulated" in table
     told = (out / "quantised.txt").read_text(encoding="latin-1")
     assert "bf16, 4 tokens:" in told and "kivi2, 4 tokens:" in told
     with pytest.raises(SystemExit):
