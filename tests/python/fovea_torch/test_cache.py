@@ -22,6 +22,11 @@ def cache(name, device, **more):
     return fovea.torch.QuantisedCache(name, B, G, D, **{"dtype": torch.float16, "device": device, **more})
 
 
+def same(x, y):
+    """To the bit on the host; on CUDA the size of the batch chooses how keys are split."""
+    return torch.equal(x, y) if x.device.type == "cpu" else torch.allclose(x, y, rtol=0, atol=2e-3)
+
+
 def cut(xs, first, last):
     return [x[:, first:last] for x in xs]
 
@@ -48,7 +53,7 @@ def test_append_and_decode_are_the_librarys(name, device):
         got = ours.decode(qs, return_lse=True)
         want = fovea.recipe(name)(qs.contiguous(), *held, table, lse=True)
         for x, y in zip(got, want, strict=True):
-            assert torch.equal(x, y) if device == "cpu" else torch.allclose(x, y, atol=1e-3)
+            assert same(x, y)
     exact = fovea.torch.attention(*(x.float() for x in (qs, k, v)), causal=True)
     assert 0.01 < (got[0].float() - exact).norm() / exact.norm() < LIMITS[name]
     assert torch.equal(ours.counter, held[-1])
@@ -73,9 +78,15 @@ def test_chunks_and_single_tokens_fill_it_alike(device):
         for ks, vs in zip(k.split(parts, 1), v.split(parts, 1), strict=True):
             ours.append(ks, vs)
         assert ours.lengths.tolist() == [400, 400] and ours.capacity >= 400
-        found.append(ours.decode(q[:, -1:]))
-    assert torch.equal(found[0], found[1])
-    torch.testing.assert_close(found[0], found[2], rtol=0, atol=2e-3)  # other splits, other sums
+        found.append((ours.decode(q[:, -1:]), ours))
+    for o, other in found[1:]:  # other numbers of pages, other splits, other sums
+        torch.testing.assert_close(o, found[0][0], rtol=0, atol=2e-3)
+        for name in ("k_tail", "v_tail", "counter"):
+            assert torch.equal(getattr(other, name), getattr(found[0][1], name))
+    codes = [x.v_code.transpose(1, 2).unflatten(0, (B, -1)) for _, x in found]
+    assert torch.equal(codes[0][:, :2], codes[1][:, :2]) and codes[0][:, :2].any()
+    pages = codes[2].transpose(2, 3).flatten(1, 2)[:, :256]  # of 32 tokens
+    assert torch.equal(pages, codes[0].transpose(2, 3).flatten(1, 2)[:, :256])
 
 
 def test_lengths_of_their_own(device):
@@ -87,11 +98,11 @@ def test_lengths_of_their_own(device):
     for row, n in enumerate((400, 137)):
         alone = fovea.torch.QuantisedCache("kivi4", 1, G, D, dtype=torch.float16, device=device)
         alone.append(k[row : row + 1, :n], v[row : row + 1, :n])
-        assert torch.equal(alone.decode(q[row : row + 1, -3:])[0], o[row])
+        assert same(alone.decode(q[row : row + 1, -3:])[0], o[row])
     packed = cache("kivi4", device)
     flat = [torch.cat([x[0], x[1, :137]]) for x in (k, v)]
     packed.append(*flat, query_start=torch.tensor([0, 400, 537], device=device), query_max=400)
-    assert torch.equal(packed.decode(q[:, -3:]), o)
+    assert same(packed.decode(q[:, -3:]), o)
 
 
 def test_windows_sinks_and_scale_arrive(device):
@@ -118,7 +129,7 @@ def test_crop_forgets(device):
     ours.crop(390)
     ours.append(k[:, 390:], v[:, 390:])
     never.append(k, v)
-    assert torch.equal(ours.decode(q[:, -2:]), never.decode(q[:, -2:]))
+    assert same(ours.decode(q[:, -2:]), never.decode(q[:, -2:]))
     assert ours.counter[:, 0].tolist() == [400, 400] and ours.most == 400
     ours.crop(256)
     assert ours.counter[0].tolist() == [256, 256, 256, 0] and ours.most == 256
@@ -161,9 +172,7 @@ def test_rows_move(device):
     before = ours.decode(q[:, -1:])
     ours.select(torch.tensor([1, 1, 0], device=device))
     assert ours.rows == 3
-    rows = q[[0, 0, 1], -1:]
-    rows = torch.stack([q[1, -1:], q[1, -1:], q[0, -1:]])
-    assert torch.equal(ours.decode(rows), before[[1, 1, 0]])
+    assert same(ours.decode(q[[1, 1, 0], -1:]), before[[1, 1, 0]])
     ours.append(k[[0, 1, 1], :200], v[[0, 1, 1], :200])  # no two share a page
     assert ours.lengths.tolist() == [600] * 3
 

@@ -66,7 +66,10 @@ def test_packed_sequences_are_those_alone(name, device):
         fovea.torch.quantised_attention(*(x[None] for x in part), name, causal=True)[0]
         for part in parts
     ]
-    assert torch.equal(got, torch.cat(alone))
+    if device == "cpu":
+        assert torch.equal(got, torch.cat(alone))
+    else:  # packed rows have tiles of their own
+        torch.testing.assert_close(got, torch.cat(alone), rtol=0, atol=0.05)
 
 
 def test_softcap_sinks_scale_and_rotation_arrive(device):
