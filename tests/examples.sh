@@ -5,6 +5,7 @@
 #   1. by CMake, without a warning, and run: each checks its own result
 #   2. by the command that its own opening comment tells, as it stands there
 #   3. README.md's program in C as C99 and as C++11, the one in C++ and the lines that open fovea.hpp
+#   4. examples/python/quantised.py, small, on its toy model: in few bits what is installed runs too
 #   tests/examples.sh <build folder>
 # ggml_op.c takes part where pkg-config finds ggml, ring_mpi.c where mpicc is, ring_nccl.c where nccl.h is.
 set -euo pipefail
@@ -103,4 +104,18 @@ for of in "${sources[@]}"; do
     readme*) grep -q '^o\[0\] = 1\.000000 by attention_forward\.' "$out/log" || fail "$source printed $(cat "$out/log")" ;;
   esac
 done
+
+# ---- 4: few bits from Python
+python=$PWD/.venv/bin/python
+[ -x "$python" ] || python=python3
+if "$python" -c 'import matplotlib, ml_dtypes, numpy' 2>/dev/null; then
+  run "$out/log" env FOVEA_LIBRARY="$libdir/libfovea.so" OPENBLAS_NUM_THREADS=1 "$python" examples/python/quantised.py \
+    --toy --which bf16,sageattention2,kivi2 --tokens 150 --decode 2 --generate 2 --threads 1 --out "$out/quantised"
+  for row in bf16 sageattention2 kivi2; do
+    grep -q "^$row	" "$out/quantised/quantised.tsv" || fail "quantised.py has no row of $row"
+  done
+else
+  [ -z "${FOVEA_REQUIRE_ALL:-}" ] || fail "FOVEA_REQUIRE_ALL is set and matplotlib, ml_dtypes or numpy is missing"
+  echo "examples: quantised.py is left out: matplotlib, ml_dtypes or numpy is missing"
+fi
 echo "examples: $programs programs by CMake, $typed by their own command, README.md and fovea.hpp agree"

@@ -25,19 +25,31 @@ Within torch.compile a 2-D mask becomes a mask of keys (b, 1, 1, t), and packed 
 of bits: give cu_seq_lens_q there.  The position in a static cache is key_len.
 
 softcap, attention sinks (s_aux) and position_bias are served.  dropout, output_attentions, head
-masks and paged caches are refused."""
+masks and paged caches are refused.
 
+In 8 and 4 bits, without gradients:
+
+    attn_implementation="fovea:sage2"                  q, k and v by a method's name
+    generate(past_key_values=QuantisedCache("kivi2"))  a cache of 2 bits
+
+`METHODS` are the names: sage, sage2, sage2_int4, sage2pp, sage3, sagebwd and fa3_fp8, and the names
+of fovea.recipe.  They take causal masks, windows, padding at the ends, packed sequences, softcap and
+sinks.  Every step quantises all keys anew: for long generation take a cache.  A mask with holes,
+chunks and position_bias are refused."""
+
+import functools
 import importlib.metadata
 import inspect
 
-__all__ = ["NAME", "Mask", "attention", "mask", "register"]
+__all__ = ["METHODS", "NAME", "Mask", "QuantisedCache", "attention", "mask", "register"]
 NAME = "fovea"
 PLAIN = {"causal", "window_left", "window_right"}  # what packed sequences may have
 _OLDEST = "transformers 5.0 or later"
 
 
 def register(name=NAME):
-    """Makes attn_implementation=name known to transformers.  Calling it again changes nothing.
+    """Makes attn_implementation=name known to transformers, and name:<method> for each of METHODS.
+    Calling it again changes nothing.
 
     name: a str; default "fovea".
     Raises ImportError where torch is absent, and where transformers is absent or too old."""
@@ -49,10 +61,28 @@ def register(name=NAME):
     if not {"q_length", "cache_position"} & inspect.signature(sdpa_mask).parameters.keys():
         version = importlib.metadata.version("transformers")
         raise ImportError(f"fovea.transformers: transformers is {version}, wanted {_OLDEST}")
-    from . import torch  # noqa: F401  fails here rather than in the first forward pass
+    from . import _low_bits  # fails here rather than in the first forward pass
 
     AttentionInterface.register(name, attention)
     AttentionMaskInterface.register(name, mask)
+    for method in _low_bits.NAMES:
+        by_method = functools.partial(attention, recipe=method)
+        AttentionInterface.register(f"{name}:{method}", by_method)
+        AttentionMaskInterface.register(f"{name}:{method}", mask)
+    _low_bits.guard(name)
+
+
+def __getattr__(name):
+    """What needs transformers, which this module does not import before it is asked."""
+    if name == "QuantisedCache":
+        from ._low_bits import QuantisedCache
+
+        return QuantisedCache
+    if name == "METHODS":
+        from .torch._quantised import NAMES
+
+        return NAMES
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class Mask:
@@ -70,7 +100,7 @@ class Mask:
         self.shape, self.ndim = shape, len(shape)
         self.fields, self.query_start, self.query_max = fields, query_start, query_max
         self.asked_positions = False
-        self._whole, self._array = whole, None
+        self._whole, self._array, self._packing = whole, None, None
 
     @property
     def array(self):
@@ -323,11 +353,13 @@ def attention(
     softcap=None,
     s_aux=None,
     position_bias=None,
+    recipe=None,
     **kwargs,
 ):
     """The attention function of AttentionInterface: query (b, h, s, d), key (b, g, t, d), value
-    (b, g, t, e) give (o, None), o (b, s, h, e).  Raises ValueError for what the module's
-    documentation refuses."""
+    (b, g, t, e) give (o, None), o (b, s, h, e).  recipe: one of METHODS; None: q, k and v as they
+    are.  Raises ValueError for what the module's documentation refuses."""
+    from . import _low_bits
     from . import torch as fovea_torch
 
     if dropout:
@@ -337,6 +369,9 @@ def attention(
     for name, what in _REFUSED.items():
         if kwargs.get(name) is not None:
             refuse(name, f"{what}, which is not served")
+    held = key if isinstance(key, _low_bits.Held) else None
+    if held is not None:
+        key, value = held.k, held.v
     q, k, v = (x.transpose(1, 2) for x in (query, key, value))
     shared = {"scale": scaling, "softcap": softcap or 0.0}
     if s_aux is not None:
@@ -346,9 +381,9 @@ def attention(
     extents = q.shape[0] * q.shape[1], k.shape[0] * k.shape[1]
     starts = sequences(attention_mask, kwargs, is_causal, sliding_window, extents)
     if starts is not None:
+        fields = starts[-1]
         if position_bias is not None:
             refuse("position_bias", "given with packed sequences, which is not served")
-        o = one_behind_another(fovea_torch, q, k, v, starts, shared)
     else:
         fields = seen(attention_mask, is_causal, sliding_window)
         if in_graph(attention_mask):
@@ -358,6 +393,15 @@ def attention(
         if position_bias is not None:
             bias = fields.get("bias")
             fields["bias"] = position_bias if bias is None else bias + position_bias
+    if held is not None:
+        o = _low_bits.with_cache(held, q, attention_mask, fields, starts, shared)
+        if o is not None:
+            return o, None
+    if recipe is not None:
+        o = _low_bits.by_method(recipe, q, k, v, attention_mask, fields, starts, shared)
+    elif starts is not None:
+        o = one_behind_another(fovea_torch, q, k, v, starts, shared)
+    else:
         o = fovea_torch.attention(q, k, v, **fields, **shared)
     return o, None
 

@@ -31,6 +31,21 @@ def functions(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, weight: Tensor) 
     assert_type(o, Tensor)
 
 
+def low_bits(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor) -> None:
+    assert_type(fovea.torch.quantised_attention(q, k, v, "sage2", causal=True, seed=3), Tensor)
+    assert_type(fovea.torch.quantised_attention(q, k, v, "fa3_fp8", return_lse=True), Both)
+    cache = fovea.torch.QuantisedCache("kivi2", 8, 2, 128, capacity=4096, dtype=torch.float16)
+    cache.append(k, v, query_len=lengths)
+    assert_type(cache.decode(q, window_left=64, sink_keys=4), Tensor)
+    assert_type(cache.decode(q, return_lse=True), Both)
+    assert_type(cache.lengths, Tensor)
+    print(cache.bytes_a_token + cache.nbytes)
+    cache.select([1, 1, 0])
+    cache.crop(lengths)
+    cache.reserve(8192)
+    cache.reset()
+
+
 def around(q: Tensor, k: Tensor, v: Tensor) -> None:
     found = fovea.torch.trace(q, k, v, keep=4, return_mass=True)
     assert_type(found, fovea.torch.Trace)
@@ -76,9 +91,12 @@ def in_transformers(module: torch.nn.Module, q: Tensor, given: dict[str, Any]) -
     assert_type(fovea.transformers.NAME, Literal["fovea"])
     fovea.transformers.register()
     fovea.transformers.register(name="ours")
+    assert_type(fovea.transformers.METHODS, tuple[str, ...])
+    cache = fovea.transformers.QuantisedCache("kivi4", residual=64)
+    assert_type(cache.nbytes + cache.bytes_a_token, int)
     mask = fovea.transformers.mask(**given)
     assert_type(mask, fovea.transformers.Mask | Tensor)
-    o, nothing = fovea.transformers.attention(module, q, q, q, mask, scaling=0.5, softcap=30.0)
+    o, nothing = fovea.transformers.attention(module, q, q, q, mask, softcap=30.0, recipe=None)
     assert_type(o, Tensor)
     assert_type(nothing, None)
     if isinstance(mask, fovea.transformers.Mask):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # What type checkers read of fovea.torch; a test holds the parameters to the functions'.
+from collections.abc import Sequence
 from typing import Any, Callable, Literal, NamedTuple, Optional, overload
 
 import torch
@@ -42,6 +43,59 @@ class MultiTokenAttention(torch.nn.Module):
         rotate: Optional[Callable[..., Any]] = ...,
     ) -> Tensor: ...
     def reset_parameters(self) -> None: ...
+
+class QuantisedCache:
+    recipe: str
+    bits: int
+    group: int
+    residual: int
+    page: int
+    rows: int
+    heads: int
+    width: int
+    value_width: int
+    capacity: int
+    dtype: torch.dtype
+    device: torch.device
+    counter: Tensor
+    page_table: Tensor
+    def __init__(
+        self, recipe: str, rows: int, heads: int, width: int, value_width: Optional[int] = ..., *,
+        group: Optional[int] = ..., residual: int = ..., page: Optional[int] = ...,
+        capacity: int = ..., dtype: torch.dtype = ...,
+        device: torch.device | str | int | None = ...,
+    ) -> None: ...
+    @property
+    def lengths(self) -> Tensor: ...
+    @property
+    def bytes_a_token(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    def append(
+        self, k: Tensor, v: Tensor, *, query_start: Optional[Tensor] = ...,
+        query_len: Optional[Tensor] = ..., cache_row: Optional[Tensor] = ..., query_max: int = ...,
+        flush: bool = ...,
+    ) -> None: ...
+    def crop(self, length: int | Tensor) -> None: ...
+    @overload
+    def decode(
+        self, q: Tensor, *, causal: bool = ..., scale: Optional[float] = ...,
+        window_left: int = ..., window_right: int = ..., sink_keys: int = ...,
+        sink_logit: Optional[Tensor] = ..., query_start: Optional[Tensor] = ...,
+        query_len: Optional[Tensor] = ..., cache_row: Optional[Tensor] = ..., query_max: int = ...,
+        splits: int = ..., return_lse: Literal[False] = ...,
+    ) -> Tensor: ...
+    @overload
+    def decode(
+        self, q: Tensor, *, causal: bool = ..., scale: Optional[float] = ...,
+        window_left: int = ..., window_right: int = ..., sink_keys: int = ...,
+        sink_logit: Optional[Tensor] = ..., query_start: Optional[Tensor] = ...,
+        query_len: Optional[Tensor] = ..., cache_row: Optional[Tensor] = ..., query_max: int = ...,
+        splits: int = ..., return_lse: Literal[True],
+    ) -> tuple[Tensor, Tensor]: ...
+    def reserve(self, tokens: int) -> None: ...
+    def reset(self) -> None: ...
+    def select(self, rows: Tensor | Sequence[int]) -> None: ...
 
 def activate(name: str = ...) -> None: ...
 @overload
@@ -112,6 +166,22 @@ def kl_loss(
     query_start: Optional[Tensor] = ..., key_start: Optional[Tensor] = ..., query_max: int = ...,
     key_max: int = ...,
 ) -> Tensor: ...
+@overload
+def quantised_attention(
+    q: Tensor, k: Tensor, v: Tensor, recipe: str, *, causal: bool = ...,
+    scale: Optional[float] = ..., window_left: int = ..., window_right: int = ...,
+    softcap: float = ..., sink_logit: Optional[Tensor] = ..., query_start: Optional[Tensor] = ...,
+    key_start: Optional[Tensor] = ..., query_max: int = ..., key_max: int = ...,
+    hadamard: bool = ..., seed: int = ..., return_lse: Literal[False] = ...,
+) -> Tensor: ...
+@overload
+def quantised_attention(
+    q: Tensor, k: Tensor, v: Tensor, recipe: str, *, causal: bool = ...,
+    scale: Optional[float] = ..., window_left: int = ..., window_right: int = ...,
+    softcap: float = ..., sink_logit: Optional[Tensor] = ..., query_start: Optional[Tensor] = ...,
+    key_start: Optional[Tensor] = ..., query_max: int = ..., key_max: int = ...,
+    hadamard: bool = ..., seed: int = ..., return_lse: Literal[True],
+) -> tuple[Tensor, Tensor]: ...
 def register(name: str = ...) -> str: ...
 def scaled_dot_product_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor] = ...,
