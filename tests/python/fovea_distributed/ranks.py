@@ -67,9 +67,12 @@ class Ranks:
     def outcomes(self, of, function, seconds=120, **arguments):
         """(True, what it gave) or (False, (class, sentence, trace)) of each rank; None of a dead
         one."""
+        self.start(of, function, **arguments)
+        return [self.answer(pipe, seconds) for pipe in self.pipes[:of]]
+
+    def start(self, of, function, **arguments):
         for pipe in self.pipes[:of]:
             pipe.send((function, of, arguments))
-        return [self.answer(pipe, seconds) for pipe in self.pipes[:of]]
 
     @staticmethod
     def answer(pipe, seconds):
@@ -88,6 +91,7 @@ class Ranks:
                 pipe.send(None)
             except OSError:
                 pass
+        for process in self.processes:
             process.join(5)
             if process.is_alive():
                 process.kill()

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """ring_attention, head_attention and both on a mesh, against one process."""
 
+import functools
+
 import fovea
 import fovea.distributed as fd
 import fovea.torch
@@ -37,41 +39,54 @@ def alone(q, k, v, dout, starts=None, weight=None, **options):
     return [o, lse, *torch.autograd.grad(loss, leaves)]
 
 
+@functools.lru_cache
+def wanted(shape, dtype, sink, starts, options):
+    """What one process gives for made(**shape), and the weights of lse in the loss; made once for
+    all layouts and sizes."""
+    q, k, v, dout = made(dtype=getattr(torch, dtype), **dict(shape))
+    weight = torch.randn(q.shape[0], q.shape[2], q.shape[1], generator=torch.Generator().manual_seed(2))
+    options = dict(options)
+    if sink:
+        options["sink_logit"] = torch.linspace(-1, 2, q.shape[2])
+    return weight, [x.detach() for x in alone(q, k, v, dout, starts, weight, **options)]
+
+
 def together(group, how, layout, shape, starts=None, mesh=None, dtype="float32", **options):
     """The same by the ranks, whole again; and whether a second run has the same bits."""
     q, k, v, dout = made(dtype=getattr(torch, dtype), **shape)
-    weight = torch.randn(q.shape[0], q.shape[2], q.shape[1], generator=torch.Generator().manual_seed(2))
-    if "sink_logit" in options:
-        options["sink_logit"] = torch.linspace(-1, 2, q.shape[2])
-    given = dict(options)
+    sink = torch.linspace(-1, 2, q.shape[2]) if options.pop("sink_logit", False) else None
+    weight, whole_of = wanted(
+        tuple(shape.items()), dtype, sink is not None, starts and tuple(starts), tuple(options.items())
+    )
     over = group
     if mesh:
-        over = dist.init_device_mesh("cpu", mesh, mesh_dim_names=("ring", "heads"))
+        over = mesh_of(mesh)
     call = getattr(fd, how)
     runs = []
     for _ in range(2):
         leaves = [fd.shard(x, over, layout=layout).requires_grad_() for x in (q, k, v)]
-        if "sink_logit" in options:
-            given["sink_logit"] = options["sink_logit"].clone().requires_grad_()
-            leaves.append(given["sink_logit"])
-        o, lse = call(*leaves[:3], over, layout=layout, return_lse=True, query_start=starts, **given)
+        if sink is not None:
+            leaves.append(sink.clone().requires_grad_())
+            options["sink_logit"] = leaves[3]
+        o, lse = call(*leaves[:3], over, layout=layout, return_lse=True, query_start=starts, **options)
         mine = fd.shard(dout, over, layout=layout)
         weights = fd.shard(weight, over, dim=2, layout=layout)
         grads = torch.autograd.grad((o * mine).sum() + (weights * lse).sum(), leaves)
-        whole = [fd.unshard(x, over, layout=layout) for x in (o.detach(), *grads[:3])]
-        whole.insert(1, fd.unshard(lse.detach(), over, dim=2, layout=layout))
-        if len(grads) > 3:
-            dist.all_reduce(grads[3], group=group)
-            whole.append(grads[3])
-        runs.append(whole)
+        runs.append([o.detach(), lse.detach(), *grads])
     same = all(torch.equal(x, y) for x, y in zip(*runs))
-    wanted = alone(q, k, v, dout, starts, weight, **options)
+    whole = [fd.unshard(x, over, dim=1 + (i == 1), layout=layout) for i, x in enumerate(runs[0][:5])]
+    if sink is not None:
+        dist.all_reduce(runs[0][5], group=group)
+        whole.append(runs[0][5])
     return same, [
         float((x.float() - y.float()).abs().max() / y.float().abs().max())
-        for x, y in zip(whole, wanted, strict=True)
+        for x, y in zip(whole, whole_of, strict=True)
     ]
 
 
+@functools.lru_cache
+def mesh_of(shape):
+    return dist.init_device_mesh("cpu", shape, mesh_dim_names=("ring", "heads"))
 
 PACKED = [0, 5, 5, 31, 50, 64]
 CASES = {
