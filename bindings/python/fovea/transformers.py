@@ -25,10 +25,15 @@ Within torch.compile a 2-D mask becomes a mask of keys (b, 1, 1, t), and packed 
 of bits: give cu_seq_lens_q there.  The position in a static cache is key_len.
 
 softcap, attention sinks (s_aux) and position_bias are served.  dropout, output_attentions, head
-masks and paged caches are refused."""
+masks and paged caches are refused.
+
+Within context_parallel, of fovea.distributed or of torch.distributed.tensor.experimental (which
+accelerate enters), the text lies over several ranks.  causal, windows, softcap and s_aux are served
+there; packed texts are those of query_start; masks, chunks and caches are refused."""
 
 import importlib.metadata
 import inspect
+import sys
 
 __all__ = ["NAME", "Mask", "attention", "mask", "register"]
 NAME = "fovea"
@@ -125,6 +130,8 @@ def mask(**asked):
     padding = asked.get("attention_mask")
     if isinstance(padding, Mask):  # made ahead by generate()
         return padding
+    if text := over_ranks():
+        return of_ranks(text, asked, padding)
     if compiling():
         from . import _traced_mask
 
@@ -151,6 +158,40 @@ def compiling():
 
 def in_graph(attention_mask):
     return isinstance(attention_mask, Mask) and (attention_mask.traced or compiling())
+
+
+def over_ranks():
+    """How the text lies over several ranks, within a context_parallel; None outside."""
+    import torch
+
+    replaced = hasattr(torch.nn.functional.scaled_dot_product_attention, "__code__")
+    if not replaced and "fovea.distributed" not in sys.modules:
+        return None
+    from .distributed import _context
+
+    return _context.current()
+
+
+def of_ranks(text, asked, padding):
+    """The Mask of a rank's tokens.  What transformers takes for packed sequences are the chunks of a
+    rank, so that query_start says those."""
+    from .distributed import _context
+
+    kind, shape, why = pattern(asked.get("mask_function")), (asked["batch_size"],), None
+    rows, t = queries(asked)[0], asked["kv_length"]
+    if kind is None or "chunk" in kind:
+        why = "the model's mask is no window, which is not served over several ranks"
+    elif padding is not None and not bool(padding.all()):
+        why = "attention_mask hides tokens: pad at the right, and give labels of -100 instead"
+    elif rows != t:
+        why = f"there are {rows} rows on {t} keys, and a cache is not served: give use_cache=False"
+    elif compiling():
+        why = "the model is compiled, which is not served over several ranks"
+    fields = {} if why else windows(kind, None)
+    _context.agree(text, (*shape, rows), fields, why)
+    made = Mask((*shape, 1, rows, t), fields, lambda: refuse("the mask", "of several ranks' keys"))
+    made.asked_positions = True
+    return made
 
 
 def explicit(asked):
@@ -343,6 +384,10 @@ def attention(
         shared["sink_logit"] = s_aux
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
+    if text := over_ranks():
+        return layer_over_ranks(
+            text, (q, k, v), attention_mask, is_causal, sliding_window, shared, position_bias, kwargs
+        ), None
     extents = q.shape[0] * q.shape[1], k.shape[0] * k.shape[1]
     starts = sequences(attention_mask, kwargs, is_causal, sliding_window, extents)
     if starts is not None:
@@ -360,6 +405,19 @@ def attention(
             fields["bias"] = position_bias if bias is None else bias + position_bias
         o = fovea_torch.attention(q, k, v, **fields, **shared)
     return o, None
+
+
+def layer_over_ranks(text, tensors, mask, is_causal, window, shared, position_bias, kwargs):
+    """The layer's rows of this rank's tokens."""
+    from .distributed import _context
+
+    for name, x in (("position_bias", position_bias), ("cu_seq_lens_q", kwargs.get("cu_seq_lens_q"))):
+        if x is not None:
+            refuse(name, "given within context_parallel, which has query_start for packed texts")
+    fields = seen(mask, is_causal, window)
+    if more := fields.keys() - PLAIN:
+        refuse("attention_mask", f"a {min(more)}, which is not served within context_parallel")
+    return _context.attention(text, *tensors, fields, shared, check=not isinstance(mask, Mask))
 
 
 def seen(attention_mask, is_causal, window):

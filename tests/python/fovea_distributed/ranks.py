@@ -37,10 +37,10 @@ def serve(rank, size, store, seconds, pipe):
 
 
 class Ranks:
-    def __init__(self, size, seconds=None):
+    def __init__(self, size, seconds=None, preload=()):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))  # of what is preloaded
         fork = multiprocessing.get_context("forkserver")
-        fork.set_forkserver_preload(["torch", "torch.distributed", "fovea.distributed"])
+        fork.set_forkserver_preload(["torch", "torch.distributed", "fovea.distributed", *preload])
         self.folder = tempfile.TemporaryDirectory()
         store, self.size = os.path.join(self.folder.name, "store"), size
         self.pipes, self.processes = [], []

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # What type checkers read of fovea.distributed; a test holds the parameters to the functions'.
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 from typing import Literal, NamedTuple, Optional, Union, overload
 
 import torch
@@ -48,6 +49,12 @@ def attention(
     sink_logit: Optional[Tensor] = ..., query_start: _Starts = ..., layout: _Layout = ...,
     return_lse: Literal[True], check: bool = ...,
 ) -> tuple[Tensor, Tensor]: ...
+def context_parallel(
+    mesh: _Group = ..., *, buffers: Optional[Sequence[Tensor]] = ...,
+    buffer_seq_dims: Optional[Sequence[int]] = ...,
+    no_restore_buffers: Optional[Collection[Tensor]] = ..., layout: _Layout = ...,
+    query_start: _Starts = ..., check: bool = ...,
+) -> AbstractContextManager[None]: ...
 def cost(
     split: _Split, ranks: int, tokens: int, *, heads: int = ..., key_heads: Optional[int] = ...,
     width: int = ..., value_width: Optional[int] = ..., batch: int = ..., causal: bool = ...,
