@@ -43,6 +43,22 @@ def loss_and_gradients(made, ids, places, labels):
     return [loss.detach(), *[x.grad for x in made.parameters() if x.grad is not None]]
 
 
+def without_masks(made):
+    """What accelerate's prepare does to a model with context parallelism; gives what undoes it."""
+
+    def hook(_module, args, kwargs):
+        if "attention_mask" in kwargs:
+            kwargs.update(attention_mask=None, is_causal=True)
+        return args, kwargs
+
+    hooks = [
+        part.register_forward_pre_hook(hook, with_kwargs=True, prepend=True)
+        for name, part in made.named_modules()
+        if name.endswith("self_attn")
+    ]
+    return lambda: [x.remove() for x in hooks]
+
+
 def mesh_of(group):
     names = {"mesh_dim_names": ("cp",)}
     return dist.device_mesh.DeviceMesh.from_group(group, "cpu", **names)
@@ -62,9 +78,11 @@ def trained(group, name, how, starts=None):
         context = fd.context_parallel(mesh, buffers=given, query_start=starts)
     else:
         context = context_parallel(mesh, buffers=given, buffer_seq_dims=[1, 1, 1])
+    undo = without_masks(made) if how == "accelerate" else lambda: None
     with context:
         cut = all(x.shape[1] == TOKENS // dist.get_world_size(group) for x in given)
         got = by(made, "fovea", lambda: loss_and_gradients(made, *given))
+    undo()
     for x in got:
         dist.all_reduce(x, group=group)
     off = [float((x - y).abs().max() / y.abs().max().clamp(min=1e-3)) for x, y in zip(got, want)]
@@ -77,6 +95,11 @@ def trained(group, name, how, starts=None):
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt_oss"])
 def test_a_model_over_ranks_is_one_model(ranks, size, how, name):
     for off, good in ranks.run(size, trained, name=name, how=how):
+        assert good and off < 2e-4, off
+
+
+def test_a_model_that_accelerate_prepared(ranks):
+    for off, good in ranks.run(4, trained, name="llama", how="accelerate"):
         assert good and off < 2e-4, off
 
 
