@@ -28,8 +28,8 @@ softcap, attention sinks (s_aux) and position_bias are served.  dropout, output_
 masks and paged caches are refused.
 
 Within context_parallel, of fovea.distributed or of torch.distributed.tensor.experimental (which
-accelerate enters), the text lies over several ranks.  causal, windows, softcap and s_aux are served
-there; packed texts are those of query_start; masks, chunks and caches are refused."""
+accelerate enters), the text lies over several ranks.  causal, windows, chunks, softcap and
+s_aux are served there; packed texts are those of query_start; masks and caches are refused."""
 
 import importlib.metadata
 import inspect
@@ -177,9 +177,9 @@ def of_ranks(text, asked, padding):
     rank, so that query_start says those."""
     from .distributed import _context
 
-    kind, shape, why = pattern(asked.get("mask_function")), (asked["batch_size"],), None
+    kind, shape, why = pattern(asked.get("mask_function"), True), (asked["batch_size"],), None
     rows, t = queries(asked)[0], asked["kv_length"]
-    if kind is None or "chunk" in kind:
+    if kind is None:
         why = "the model's mask is no window, which is not served over several ranks"
     elif padding is not None and not bool(padding.all()):
         why = "attention_mask hides tokens: pad at the right, and give labels of -100 instead"
@@ -188,6 +188,8 @@ def of_ranks(text, asked, padding):
     elif compiling():
         why = "the model is compiled, which is not served over several ranks"
     fields = {} if why else windows(kind, None)
+    if kind and "chunk" in kind:
+        fields["local_chunk"] = kind["chunk"]
     _context.agree(text, (*shape, rows), fields, why)
     made = Mask((*shape, 1, rows, t), fields, lambda: refuse("the mask", "of several ranks' keys"))
     made.asked_positions = True
@@ -209,10 +211,10 @@ def queries(asked):
     return len(positions), int(positions[0])
 
 
-def pattern(function):
+def pattern(function, of_ranks=False):
     """What a mask function of transformers consists of, read from its closure: causal, window,
     reach (a window to both sides), chunk with left_padding, packed.  None where a part is not one
-    of transformers' own."""
+    of transformers' own.  of_ranks: packed sequences are a rank's shards, and chunks go through."""
     from transformers import masking_utils as hf
 
     code = getattr(function, "__code__", None)
@@ -234,11 +236,11 @@ def pattern(function):
     if made_by(hf, "packed_sequence_mask_function", code):
         return {"packed": held["packed_sequence_mask"]}
     if made_by(hf, "remap_positions_for_packed_sequence", code):
-        inner = pattern(held["mask_function"])
+        inner = pattern(held["mask_function"], of_ranks)
         # positions rise by one within a sequence, so windows are what they were
-        return None if inner is None or "chunk" in inner else inner
+        return None if inner is None or ("chunk" in inner and not of_ranks) else inner
     if made_by(hf, "and_masks", code):
-        parts = [pattern(part) for part in held["mask_functions"]]
+        parts = [pattern(part, of_ranks) for part in held["mask_functions"]]
         if None in parts or sum(map(len, parts)) != len({key for p in parts for key in p}):
             return None  # a part that is not known, or one that comes twice
         return {key: value for part in parts for key, value in part.items()}
@@ -415,7 +417,7 @@ def layer_over_ranks(text, tensors, mask, is_causal, window, shared, position_bi
         if x is not None:
             refuse(name, "given within context_parallel, which has query_start for packed texts")
     fields = seen(mask, is_causal, window)
-    if more := fields.keys() - PLAIN:
+    if more := fields.keys() - PLAIN - {"local_chunk"}:
         refuse("attention_mask", f"a {min(more)}, which is not served within context_parallel")
     return _context.attention(text, *tensors, fields, shared, check=not isinstance(mask, Mask))
 

@@ -20,14 +20,25 @@ def made(b=1, s=TOKENS, h=4, g=2, d=16, e=16, dtype=torch.float32):
     return [x.to(dtype) for x in (q, k, v, dout)]
 
 
+LEARNED = {"sink_logit": (-1, 2), "alibi": (0.02, 0.3)}  # a number for each head, from and to
+
+
 def alone(q, k, v, dout, starts=None, weight=None, **options):
     """o, lse and gradients by one process."""
     leaves = [x.clone().requires_grad_() for x in (q, k, v)]
-    if "sink_logit" in options:
-        options["sink_logit"] = options["sink_logit"].clone().requires_grad_()
-        leaves.append(options["sink_logit"])
+    for name in LEARNED:
+        if name in options:
+            options[name] = options[name].clone().requires_grad_()
+            leaves.append(options[name])
     if starts is None:
         o, lse = fovea.torch.attention(*leaves[:3], return_lse=True, **options)
+    elif "sink_keys" in options:  # which varlen_attention has not
+        texts = [
+            fovea.torch.attention(*[x[:, a:b] for x in leaves[:3]], return_lse=True, **options)
+            for a, b in zip(starts, starts[1:])
+            if a < b
+        ]
+        o, lse = [torch.cat(x, dim) for dim, x in zip((1, 2), zip(*texts))]
     else:
         where = torch.tensor(starts, dtype=torch.int32)
         longest = max(b - a for a, b in zip(starts, starts[1:]))
@@ -40,24 +51,23 @@ def alone(q, k, v, dout, starts=None, weight=None, **options):
 
 
 @functools.lru_cache
-def wanted(shape, dtype, sink, starts, options):
+def wanted(shape, dtype, starts, options):
     """What one process gives for made(**shape), and the weights of lse in the loss; made once for
     all layouts and sizes."""
     q, k, v, dout = made(dtype=getattr(torch, dtype), **dict(shape))
     weight = torch.randn(q.shape[0], q.shape[2], q.shape[1], generator=torch.Generator().manual_seed(2))
     options = dict(options)
-    if sink:
-        options["sink_logit"] = torch.linspace(-1, 2, q.shape[2])
+    options.update({n: torch.linspace(*LEARNED[n], q.shape[2]) for n in LEARNED if n in options})
     return weight, [x.detach() for x in alone(q, k, v, dout, starts, weight, **options)]
 
 
 def together(group, how, layout, shape, starts=None, mesh=None, dtype="float32", **options):
     """The same by the ranks, whole again; and whether a second run has the same bits."""
     q, k, v, dout = made(dtype=getattr(torch, dtype), **shape)
-    sink = torch.linspace(-1, 2, q.shape[2]) if options.pop("sink_logit", False) else None
     weight, whole_of = wanted(
-        tuple(shape.items()), dtype, sink is not None, starts and tuple(starts), tuple(options.items())
+        tuple(shape.items()), dtype, starts and tuple(starts), tuple(options.items())
     )
+    learned = {n: torch.linspace(*LEARNED[n], q.shape[2]) for n in LEARNED if n in options}
     over = group
     if mesh:
         over = mesh_of(mesh)
@@ -65,9 +75,8 @@ def together(group, how, layout, shape, starts=None, mesh=None, dtype="float32",
     runs = []
     for _ in range(2):
         leaves = [fd.shard(x, over, layout=layout).requires_grad_() for x in (q, k, v)]
-        if sink is not None:
-            leaves.append(sink.clone().requires_grad_())
-            options["sink_logit"] = leaves[3]
+        options.update({n: x.clone().requires_grad_() for n, x in learned.items()})
+        leaves += [options[n] for n in learned]
         o, lse = call(*leaves[:3], over, layout=layout, return_lse=True, query_start=starts, **options)
         mine = fd.shard(dout, over, layout=layout)
         weights = fd.shard(weight, over, dim=2, layout=layout)
@@ -75,9 +84,9 @@ def together(group, how, layout, shape, starts=None, mesh=None, dtype="float32",
         runs.append([o.detach(), lse.detach(), *grads])
     same = all(torch.equal(x, y) for x, y in zip(*runs))
     whole = [fd.unshard(x, over, dim=1 + (i == 1), layout=layout) for i, x in enumerate(runs[0][:5])]
-    if sink is not None:
-        dist.all_reduce(runs[0][5], group=group)
-        whole.append(runs[0][5])
+    for x in runs[0][5:]:
+        dist.all_reduce(x, group=group)
+        whole.append(x)
     return same, [
         float((x.float() - y.float()).abs().max() / y.float().abs().max())
         for x, y in zip(whole, whole_of, strict=True)
@@ -103,6 +112,13 @@ CASES = {
     "packed": {"causal": True, "starts": PACKED},
     "packed window": {"causal": True, "window_left": 4, "starts": PACKED},
     "packed full": {"starts": PACKED},
+    "packed front": {"causal": True, "window_left": 4, "sink_keys": 2, "starts": PACKED},
+    "chunks": {"causal": True, "local_chunk": 12},
+    "chunks of a window": {"window_left": 5, "local_chunk": 20},
+    "alibi": {"causal": True, "alibi": True},
+    "alibi both sides": {"window_left": 30, "window_right": 11, "alibi": True},
+    "alibi front": {"causal": True, "window_left": 6, "sink_keys": 11, "alibi": True},
+    "alibi full": {"alibi": True, "sink_logit": True},
 }
 
 
@@ -122,6 +138,13 @@ SHAPES = {
     "wide values": {"h": 4, "g": 4, "d": 8, "e": 24},
     "batch": {"b": 3, "h": 8, "g": 2, "s": 32},
 }
+
+
+def test_chunks_of_a_batch(ranks):
+    """Packed texts are one call where the batch is one; a batch has calls of one chunk each."""
+    for same, errors in ranks.run(2, together, how="ring_attention", layout="zigzag", causal=True,
+                                  shape=SHAPES["batch"], local_chunk=5):  # fmt: skip
+        assert same and max(errors) < 2e-6, errors
 
 
 @pytest.mark.parametrize("size", [2, 4])
@@ -152,7 +175,7 @@ def test_heads(ranks, size, layout, heads):
         assert same and max(errors) < 2e-6, errors
 
 
-@pytest.mark.parametrize("name", ["front", "sink", "packed window"])
+@pytest.mark.parametrize("name", ["front", "sink", "packed window", "packed front", "alibi", "chunks"])
 def test_heads_of_options(ranks, name):
     for same, errors in ranks.run(
         4, together, how="head_attention", layout="contiguous", shape={}, **CASES[name]
@@ -162,7 +185,7 @@ def test_heads_of_options(ranks, name):
 
 @pytest.mark.parametrize("layout", ["zigzag", "contiguous"])
 @pytest.mark.parametrize("mesh", [(2, 2), (4, 1), (1, 4)], ids=str)
-@pytest.mark.parametrize("name", ["causal", "window", "sink", "packed"])
+@pytest.mark.parametrize("name", ["causal", "window", "sink", "packed", "alibi front"])
 def test_mesh(ranks, layout, mesh, name):
     for same, errors in ranks.run(
         4, together, how="attention", layout=layout, shape={"g": 1}, mesh=mesh, **CASES[name]
@@ -237,6 +260,11 @@ REFUSED = {
     "layout": ({"layout": "striped"}, "layout is 'striped', wanted one of zigzag, contiguous"),
     "window": ({"window_left": -1}, "window_left is -1, wanted 0 or more"),
     "sink": ({"sink_logit": 3}, "sink_logit has 3 elements, wanted 4"),
+    "slopes": ({"alibi": 3}, "alibi has 3 elements, wanted 4"),
+    "slopes of texts": ({"alibi": 4, "query_start": [0, 64]}, "wanted none with query_start"),
+    "slopes of chunks": ({"alibi": 4, "local_chunk": 8}, "wanted none with local_chunk"),
+    "chunk": ({"local_chunk": -1}, "local_chunk is -1, wanted 0 or more"),
+    "front of chunks": ({"local_chunk": 8, "sink_keys": 2}, "wanted 0 with local_chunk"),
     "starts": ({"query_start": [0, 9, 3]}, "query_start does not ascend from 0"),
     "end": ({"query_start": [0, 99]}, "query_start ends at 99, wanted at most 64"),
     "keys": ({"k": (1, 16, 3, 16)}, "k has 3 heads, wanted a divisor of 4"),
@@ -251,8 +279,7 @@ def refused(group, fields):
     shapes = {"q": (1, 16, 4, 16), "k": (1, 16, 2, 16), "v": (1, 16, 2, 16)}
     fields = dict(fields)
     shapes.update({n: fields.pop(n) for n in ("q", "k", "v") if n in fields})
-    if "sink_logit" in fields:
-        fields["sink_logit"] = torch.zeros(fields["sink_logit"])
+    fields.update({n: torch.zeros(fields[n]) for n in LEARNED if n in fields})
     return fd.ring_attention(*[torch.zeros(shapes[n]) for n in "qkv"], group, **fields)
 
 

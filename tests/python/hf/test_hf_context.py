@@ -92,7 +92,7 @@ def trained(group, name, how, starts=None):
 
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("how", ["fovea", "PyTorch"])
-@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt_oss"])
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gpt_oss", "llama4"])
 def test_a_model_over_ranks_is_one_model(ranks, size, how, name):
     for off, good in ranks.run(size, trained, name=name, how=how):
         assert good and off < 2e-4, off
@@ -117,13 +117,16 @@ def refused(group, name, more):
     if hidden := more.pop("hidden", 0):
         more["attention_mask"] = torch.ones_like(ids)
         more["attention_mask"][:, :hidden] = 0
+    square = more.pop("mask", False)
     buffers = [ids, places, *[x for x in more.values() if torch.is_tensor(x)]]
+    if square:
+        more["attention_mask"] = torch.ones((1, 1, TOKENS // 2, TOKENS // 2), dtype=torch.bool)
     with fd.context_parallel(group, buffers=buffers):
         by(made, "fovea", lambda: made(ids, position_ids=places, **{"use_cache": False, **more}))
 
 
 REFUSED = {
-    "chunks": ("llama4", {}, "the model's mask is no window"),
+    "a mask": ("llama", {"mask": True}, "attention_mask is a mask, which is not served within"),
     "padding": ("llama", {"hidden": 3}, "attention_mask hides tokens: pad at the right"),
     "attentions": ("llama", {"output_attentions": True}, "output_attentions is True"),
 }

@@ -37,16 +37,18 @@ class Cost(NamedTuple):
 def attention(
     q: Tensor, k: Tensor, v: Tensor, mesh: _Group = ..., *,
     causal: bool = ..., scale: Optional[float] = ..., window_left: int = ...,
-    window_right: int = ..., sink_keys: int = ..., softcap: float = ...,
-    sink_logit: Optional[Tensor] = ..., query_start: _Starts = ..., layout: _Layout = ...,
+    window_right: int = ..., sink_keys: int = ..., local_chunk: int = ..., softcap: float = ...,
+    alibi: Optional[Tensor] = ..., sink_logit: Optional[Tensor] = ..., query_start: _Starts = ...,
+    layout: Optional[_Layout] = ...,
     return_lse: Literal[False] = ..., check: bool = ...,
 ) -> Tensor: ...
 @overload
 def attention(
     q: Tensor, k: Tensor, v: Tensor, mesh: _Group = ..., *,
     causal: bool = ..., scale: Optional[float] = ..., window_left: int = ...,
-    window_right: int = ..., sink_keys: int = ..., softcap: float = ...,
-    sink_logit: Optional[Tensor] = ..., query_start: _Starts = ..., layout: _Layout = ...,
+    window_right: int = ..., sink_keys: int = ..., local_chunk: int = ..., softcap: float = ...,
+    alibi: Optional[Tensor] = ..., sink_logit: Optional[Tensor] = ..., query_start: _Starts = ...,
+    layout: Optional[_Layout] = ...,
     return_lse: Literal[True], check: bool = ...,
 ) -> tuple[Tensor, Tensor]: ...
 def context_parallel(
@@ -126,7 +128,7 @@ def gla(
 def head_attention(
     q: Tensor, k: Tensor, v: Tensor, group: _Group = ..., *,
     causal: bool = ..., scale: Optional[float] = ..., window_left: int = ...,
-    window_right: int = ..., sink_keys: int = ..., softcap: float = ...,
+    window_right: int = ..., sink_keys: int = ..., local_chunk: int = ..., softcap: float = ...,
     alibi: Optional[Tensor] = ..., sink_logit: Optional[Tensor] = ...,
     query_start: _Starts = ..., layout: _Layout = ..., return_lse: Literal[False] = ...,
     check: bool = ...,
@@ -135,7 +137,7 @@ def head_attention(
 def head_attention(
     q: Tensor, k: Tensor, v: Tensor, group: _Group = ..., *,
     causal: bool = ..., scale: Optional[float] = ..., window_left: int = ...,
-    window_right: int = ..., sink_keys: int = ..., softcap: float = ...,
+    window_right: int = ..., sink_keys: int = ..., local_chunk: int = ..., softcap: float = ...,
     alibi: Optional[Tensor] = ..., sink_logit: Optional[Tensor] = ...,
     query_start: _Starts = ..., layout: _Layout = ..., return_lse: Literal[True],
     check: bool = ...,
@@ -155,16 +157,18 @@ def positions(
 def ring_attention(
     q: Tensor, k: Tensor, v: Tensor, group: _Group = ..., *,
     causal: bool = ..., scale: Optional[float] = ..., window_left: int = ...,
-    window_right: int = ..., sink_keys: int = ..., softcap: float = ...,
-    sink_logit: Optional[Tensor] = ..., query_start: _Starts = ..., layout: _Layout = ...,
+    window_right: int = ..., sink_keys: int = ..., local_chunk: int = ..., softcap: float = ...,
+    alibi: Optional[Tensor] = ..., sink_logit: Optional[Tensor] = ..., query_start: _Starts = ...,
+    layout: _Layout = ...,
     return_lse: Literal[False] = ..., check: bool = ...,
 ) -> Tensor: ...
 @overload
 def ring_attention(
     q: Tensor, k: Tensor, v: Tensor, group: _Group = ..., *,
     causal: bool = ..., scale: Optional[float] = ..., window_left: int = ...,
-    window_right: int = ..., sink_keys: int = ..., softcap: float = ...,
-    sink_logit: Optional[Tensor] = ..., query_start: _Starts = ..., layout: _Layout = ...,
+    window_right: int = ..., sink_keys: int = ..., local_chunk: int = ..., softcap: float = ...,
+    alibi: Optional[Tensor] = ..., sink_logit: Optional[Tensor] = ..., query_start: _Starts = ...,
+    layout: _Layout = ...,
     return_lse: Literal[True], check: bool = ...,
 ) -> tuple[Tensor, Tensor]: ...
 def shard(x: Tensor, group: _Group = ..., *, dim: int = ..., layout: _Layout = ...) -> Tensor: ...
