@@ -26,6 +26,7 @@ def serve(rank, size, store, seconds, pipe):
     elif size == 4:
         pairs = [dist.new_group(pair) for pair in ([0, 1], [2, 3])]
         groups[2] = pairs[rank // 2]
+        groups[1] = [dist.new_group([one]) for one in range(size)][rank]
     pipe.send("ready")
     while (work := pipe.recv()) is not None:
         function, of, arguments = work
@@ -40,7 +41,9 @@ class Ranks:
     def __init__(self, size, seconds=None, preload=()):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))  # of what is preloaded
         fork = multiprocessing.get_context("forkserver")
-        fork.set_forkserver_preload(["torch", "torch.distributed", "fovea.distributed", *preload])
+        # optimizers import torch._dynamo: once for all ranks
+        modules = ["torch", "torch.distributed", "torch._dynamo", "fovea.distributed", *preload]
+        fork.set_forkserver_preload(modules)
         self.folder = tempfile.TemporaryDirectory()
         store, self.size = os.path.join(self.folder.name, "store"), size
         self.pipes, self.processes = [], []
