@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, Optional
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bindings/python"))
@@ -57,6 +58,12 @@ class Run(NamedTuple):
     speed: float  # tokens of all ranks a second
     peak: int  # bytes of memory
     written: list[int]
+
+
+class Told(NamedTuple):
+    one: Run
+    made: Run
+    peaks: list[Optional[int]]  # MiB of each rank
 
 
 def turn(x: Tensor, places: Tensor) -> Tensor:
@@ -206,8 +213,8 @@ def run(args: Args, text: Text, group: Group, device: torch.device) -> Run:
     return Run(losses, speed, peak, write(model, prompt, args, group))
 
 
-def work(args: Args, text: Text) -> None:
-    """One rank: with the others, then alone where it is the first."""
+def work(args: Args, text: Text) -> Optional[Told]:
+    """One rank: with the others, then alone where it is the first, which tells."""
     rank, size = dist.get_rank(), dist.get_world_size()
     device = torch.device(args.device)
     if args.device == "cuda":
@@ -219,10 +226,10 @@ def work(args: Args, text: Text) -> None:
     peaks: list[Optional[int]] = [None] * size
     dist.all_gather_object(peaks, made.peak >> 20)
     single = dist.new_group([0])
-    if rank == 0:
-        tell(args, run(args, text, single, device), made, peaks)
+    told = Told(run(args, text, single, device), made, peaks) if rank == 0 else None
     dist.barrier()
     dist.destroy_process_group()
+    return told
 
 
 def tell(args: Args, one: Run, made: Run, peaks: list[Optional[int]]) -> None:
@@ -240,12 +247,14 @@ def tell(args: Args, one: Run, made: Run, peaks: list[Optional[int]]) -> None:
         raise SystemExit(f"long_train: one process and {size} do not agree: it wrote {theirs!r}")
 
 
-def start(rank: int, args: Args, text: Text, store: str) -> None:
+def start(rank: int, args: Args, text: Text, store: str, to: Connection) -> None:
     dist.init_process_group(
         args.backend, init_method=f"file://{store}", rank=rank, world_size=args.ranks,
         timeout=datetime.timedelta(hours=1),
     )  # fmt: skip
-    work(args, text)
+    told = work(args, text)
+    if told:
+        to.send(told)
 
 
 def tokenizer() -> Any:
@@ -334,20 +343,29 @@ def main(arguments: Optional[list[str]] = None) -> None:
     text = read(args)
     if "RANK" in os.environ:
         dist.init_process_group(args.backend)
-        work(args, text)
+        told = work(args, text)
+        if told:
+            tell(args, *told)
         return
     with tempfile.TemporaryDirectory() as folder:
         store = os.path.join(folder, "store")
         # one import for all ranks; a rank begins before any of CUDA does
         starting, ranks = multiprocessing.get_context("forkserver"), range(args.ranks)
         starting.set_forkserver_preload(["__main__", "torch._dynamo"])  # which optimizers import
-        jobs = [starting.Process(target=start, args=(rank, args, text, store)) for rank in ranks]
+        come, to = starting.Pipe(duplex=False)
+        jobs = [starting.Process(target=start, args=(n, args, text, store, to)) for n in ranks]
         for job in jobs:
             job.start()
+        to.close()
+        try:
+            told: Optional[Told] = come.recv()
+        except EOFError:  # every rank has ended
+            told = None
         for job in jobs:
             job.join()
-    if any(job.exitcode for job in jobs):
-        raise SystemExit(1)
+        if told is None or any(job.exitcode for job in jobs):
+            raise SystemExit(1)
+        tell(args, *told)
 
 
 if __name__ == "__main__":
