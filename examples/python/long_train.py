@@ -358,14 +358,14 @@ def main(arguments: Optional[list[str]] = None) -> None:
             job.start()
         to.close()
         try:
-            told: Optional[Told] = come.recv()
+            first: Optional[Told] = come.recv()
         except EOFError:  # every rank has ended
-            told = None
+            first = None
         for job in jobs:
             job.join()
-        if told is None or any(job.exitcode for job in jobs):
+        if first is None or any(job.exitcode for job in jobs):
             raise SystemExit(1)
-        tell(args, *told)
+        tell(args, *first)
 
 
 if __name__ == "__main__":

@@ -193,6 +193,40 @@ def test_mesh(ranks, layout, mesh, name):
         assert same and max(errors) < 2e-6, errors
 
 
+UNEVEN = {2: [23, 41], 4: [10, 0, 37, 17]}
+
+
+def uneven(group, starts=None, **options):
+    """The same with shards of other sizes."""
+    tokens = UNEVEN[dist.get_world_size(group)]
+    q, k, v, dout = made()
+    weight, whole = wanted((), "float32", starts and tuple(starts), tuple(options.items()))
+    how = {"layout": "contiguous", "tokens": tokens}
+    learned = {n: torch.linspace(*LEARNED[n], 4).requires_grad_() for n in LEARNED if n in options}
+    leaves = [fd.shard(x, group, **how).requires_grad_() for x in (q, k, v)]
+    o, lse = fd.ring_attention(
+        *leaves, group, return_lse=True, query_start=starts, **how, **{**options, **learned}
+    )
+    mine, weights = fd.shard(dout, group, **how), fd.shard(weight, group, dim=2, **how)
+    loss = (o * mine).sum() + (weights * lse).sum()
+    grads = torch.autograd.grad(loss, [*leaves, *learned.values()])
+    got = [fd.unshard(x, group, **how) for x in (o.detach(), *grads[:3])]
+    got.insert(1, fd.unshard(lse.detach(), group, dim=2, **how))
+    for x in grads[3:]:
+        dist.all_reduce(x, group=group)
+        got.append(x)
+    own = fd.shard(torch.arange(TOKENS), group, dim=0, **how)
+    placed = torch.equal(own, fd.positions(tokens, group, layout="contiguous"))
+    return placed, [float((x - y).abs().max() / y.abs().max()) for x, y in zip(got, whole, strict=True)]
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("name", ["full", "causal", "front", "packed window", "chunks", "alibi"])
+def test_shards_of_other_sizes(ranks, size, name):
+    for placed, errors in ranks.run(size, uneven, **CASES[name]):
+        assert placed and max(errors) < 2e-6, errors
+
+
 def one_axis(group):
     mesh = dist.init_device_mesh("cpu", (4,), mesh_dim_names=("context",))
     q, k, v, _ = made()
@@ -265,6 +299,9 @@ REFUSED = {
     "slopes of chunks": ({"alibi": 4, "local_chunk": 8}, "wanted none with local_chunk"),
     "chunk": ({"local_chunk": -1}, "local_chunk is -1, wanted 0 or more"),
     "front of chunks": ({"local_chunk": 8, "sink_keys": 2}, "wanted 0 with local_chunk"),
+    "ranks": ({"tokens": [16] * 3, "layout": "contiguous"}, "tokens has 3 entries, wanted 4"),
+    "order": ({"tokens": [16] * 4}, "layout is 'zigzag', wanted 'contiguous' with tokens"),
+    "own": ({"tokens": [15] * 4, "layout": "contiguous"}, "tokens is 15 for rank"),
     "starts": ({"query_start": [0, 9, 3]}, "query_start does not ascend from 0"),
     "end": ({"query_start": [0, 99]}, "query_start ends at 99, wanted at most 64"),
     "keys": ({"k": (1, 16, 3, 16)}, "k has 3 heads, wanted a divisor of 4"),

@@ -150,7 +150,7 @@ def kl_loss(
     sink_keys: int = ..., query_start: _Starts = ..., layout: _Layout = ..., check: bool = ...,
 ) -> Tensor: ...
 def positions(
-    tokens: int, group: _Group = ..., *, layout: _Layout = ...,
+    tokens: int | Sequence[int], group: _Group = ..., *, layout: _Layout = ...,
     device: torch.device | str | int | None = ...,
 ) -> Tensor: ...
 @overload
@@ -159,7 +159,7 @@ def ring_attention(
     causal: bool = ..., scale: Optional[float] = ..., window_left: int = ...,
     window_right: int = ..., sink_keys: int = ..., local_chunk: int = ..., softcap: float = ...,
     alibi: Optional[Tensor] = ..., sink_logit: Optional[Tensor] = ..., query_start: _Starts = ...,
-    layout: _Layout = ...,
+    layout: _Layout = ..., tokens: Optional[Sequence[int]] = ...,
     return_lse: Literal[False] = ..., check: bool = ...,
 ) -> Tensor: ...
 @overload
@@ -168,14 +168,20 @@ def ring_attention(
     causal: bool = ..., scale: Optional[float] = ..., window_left: int = ...,
     window_right: int = ..., sink_keys: int = ..., local_chunk: int = ..., softcap: float = ...,
     alibi: Optional[Tensor] = ..., sink_logit: Optional[Tensor] = ..., query_start: _Starts = ...,
-    layout: _Layout = ...,
+    layout: _Layout = ..., tokens: Optional[Sequence[int]] = ...,
     return_lse: Literal[True], check: bool = ...,
 ) -> tuple[Tensor, Tensor]: ...
-def shard(x: Tensor, group: _Group = ..., *, dim: int = ..., layout: _Layout = ...) -> Tensor: ...
+def shard(
+    x: Tensor, group: _Group = ..., *, dim: int = ..., layout: _Layout = ...,
+    tokens: Optional[Sequence[int]] = ...,
+) -> Tensor: ...
 def trace(
     q: Tensor, k: Tensor, v: Tensor, group: _Group = ..., *, keep: int, block_rows: int = ...,
     block_keys: int = ..., causal: bool = ..., scale: Optional[float] = ..., exact: bool = ...,
     return_lse: bool = ..., return_dense: bool = ..., return_mass: bool = ...,
     layout: _Layout = ..., check: bool = ...,
 ) -> Trace: ...
-def unshard(x: Tensor, group: _Group = ..., *, dim: int = ..., layout: _Layout = ...) -> Tensor: ...
+def unshard(
+    x: Tensor, group: _Group = ..., *, dim: int = ..., layout: _Layout = ...,
+    tokens: Optional[Sequence[int]] = ...,
+) -> Tensor: ...

@@ -58,7 +58,8 @@ def seen_by(op, peers, tokens, causal, left, right, sinks, starts, chunk=0, batc
     left, right = _peers.count(op, "window_left", left), _peers.count(op, "window_right", right)
     sinks = _peers.count(op, "sink_keys", sinks)
     right = 1 if flag(op, "causal", causal) else right
-    starts, chunk = begins(op, starts, tokens * peers.size), _peers.count(op, "local_chunk", chunk)
+    total = sum(tokens) if isinstance(tokens, tuple) else tokens * peers.size
+    starts, chunk = begins(op, starts, total), _peers.count(op, "local_chunk", chunk)
     if chunk:
         if sinks:
             raise InvalidArgument(f"{op}: sink_keys is {sinks}, wanted 0 with local_chunk")
@@ -71,17 +72,24 @@ class Hops:
     """The hops of a plan, with the tensors of the rank whose keys are seen: those of the next hop
     come while this one is computed."""
 
-    def __init__(self, peers, steps, tensors):
-        self.peers, self.steps, self.tensors = peers, steps, tensors
+    def __init__(self, peers, steps, tensors, tokens=None):
+        self.peers, self.steps, self.tensors, self.tokens = peers, steps, tensors, tokens
+
+    def room(self, x, rank):
+        """For what a rank sends in the place of this rank's x."""
+        if not isinstance(self.tokens, tuple):
+            return torch.empty_like(x)
+        return x.new_empty((x.shape[0], self.tokens[rank], *x.shape[2:]))
 
     def ask(self, i):
         if i >= len(self.steps):
             return None
         peers, (hop, mine, theirs) = self.peers, self.steps[i]
-        rooms = [torch.empty_like(x) for x in self.tensors] if mine else []
+        source = (peers.rank - hop) % peers.size
+        rooms = [self.room(x, source) for x in self.tensors] if mine else []
         return peers.exchange(
             (peers.rank + hop) % peers.size if theirs else None, self.tensors,
-            (peers.rank - hop) % peers.size if mine else None, rooms, 2 * hop,
+            source if mine else None, rooms, 2 * hop,
         )  # fmt: skip
 
     def __iter__(self):
@@ -144,9 +152,9 @@ class Fields:
     """What the call of a piece has beside its tensors.  With ALiBi those are positions in the whole
     text, whose distances count; windows are then those of the whole text too."""
 
-    def __init__(self, peers, layout, seen, numbers):
-        self.peers, self.layout, self.seen, self.numbers = peers, layout, seen, numbers
-        self.made = {}
+    def __init__(self, peers, layout, tokens, seen, numbers):
+        self.peers, self.layout, self.tokens, self.made = peers, layout, tokens, {}
+        self.seen, self.numbers = seen, numbers
 
     def of(self, piece, hop, q, k, alibi):
         fields = {**self.numbers, **windows(piece), **packing(piece, q.device, self.made)}
@@ -166,7 +174,7 @@ class Fields:
     def places(self, rank, q):
         """Positions of a rank's tokens."""
         if rank not in self.made:
-            spans = _order.chunks(rank, self.peers.size, q.shape[1], self.layout)
+            spans = _order.chunks(rank, self.peers.size, self.tokens, self.layout)
             of = [torch.arange(a, a + n, dtype=torch.int32, device=q.device) for a, n in spans]
             self.made[rank] = torch.cat(of)
         return self.made[rank]
@@ -202,7 +210,7 @@ class _Ring(torch.autograd.Function):
         place.follow()
         context, states = place.context, States(q, v.shape[3])
         k, v = k.contiguous(), v.contiguous()
-        for hop, mine, held in Hops(peers, steps, [k, v]):
+        for hop, mine, held in Hops(peers, steps, [k, v], fields.tokens):
             for piece in mine:
                 (a, b), (x, y) = piece.rows, piece.keys
                 more = fields.of(piece, hop, q, k, alibi)
@@ -238,7 +246,8 @@ class _Ring(torch.autograd.Function):
             dalibi = torch.zeros((q.shape[0], q.shape[2]), dtype=torch.float32, device=q.device)
         home = Home(ctx.peers, [dk, dv])
         of_rows = (q, o, lse, dout, dlse, alibi)
-        for (hop, mine, held), (_, _, theirs) in zip(Hops(ctx.peers, ctx.steps, [k, v]), ctx.steps):
+        hops = Hops(ctx.peers, ctx.steps, [k, v], ctx.fields.tokens)
+        for (hop, mine, held), (_, _, theirs) in zip(hops, ctx.steps):
             parts = None
             if mine:
                 call = place.context, ctx.fields, hop, mine
@@ -280,11 +289,12 @@ def _gradients(context, fields, hop, mine, held, of_rows, dq, dalibi):
 @_peers.eager
 def ring_attention(q, k, v, group=None, *, causal=False, scale=None, window_left=0, window_right=0,
                    sink_keys=0, local_chunk=0, softcap=0.0, alibi=None, sink_logit=None,
-                   query_start=None, layout="zigzag", return_lse=False, check=True):  # fmt: skip
+                   query_start=None, layout="zigzag", tokens=None, return_lse=False,
+                   check=True):  # fmt: skip
     """Attention of a text that is cut over the ranks of a group, with gradients.
 
     q (b, s, h, d), k (b, s, g, d), v (b, s, g, e): this rank's tokens, as shard(x, layout=layout)
-    gives them; s, h, g, d, e are the same on every rank.  Gives this rank's rows of o, and with
+    gives them; s, h, g, d, e are the same on every rank (s: without tokens).  Gives this rank's rows of o, and with
     return_lse (o, lse), lse (b, h, s) f32.
 
     group         None (all ranks), a ProcessGroup, or a DeviceMesh of one axis
@@ -297,6 +307,7 @@ def ring_attention(q, k, v, group=None, *, causal=False, scale=None, window_left
     query_start   packed texts: their first tokens in the whole, then the end of the last; integers,
                   or a tensor, which is read.  Then b = 1
     layout        "zigzag": the same causal work on every rank; "contiguous"
+    tokens        every rank's number of tokens, where they differ; then "contiguous"
     check         arguments are compared over the ranks before a call.  False saves an exchange of
                   1 KiB, and ranks that differ then end in a timeout
 
@@ -314,14 +325,22 @@ def ring_attention(q, k, v, group=None, *, causal=False, scale=None, window_left
                                v=v, alibi=alibi, sink_logit=sink_logit)  # fmt: skip
         _peers.attend_shapes(op, q, k, v)
         _order.layout_of(op, layout)
-        _order.even(op, q.shape[1], peers.size, layout)
+        state["tokens"] = q.shape[1]
+        if tokens is None:
+            _order.even(op, q.shape[1], peers.size, layout)
+        else:
+            own = peers.rank, q.shape[1]
+            state["tokens"] = _order.counts(op, tokens, peers.size, layout, own)
+            words = [f"{n} has {x.shape[0]} x {tuple(x.shape[2:])} a token, {x.dtype}"
+                     for n, x in (("q", q), ("k", k), ("v", v))]  # fmt: skip
+            words.append(f"tokens is {state['tokens']}")
         of_heads(op, q, alibi=alibi, sink_logit=sink_logit)
         if query_start is not None and q.shape[0] != 1:
             raise InvalidArgument(f"{op}: q has batch {q.shape[0]}, wanted 1 with query_start")
         if alibi is not None and (query_start is not None or local_chunk):
             other = "local_chunk" if local_chunk else "query_start"
             raise InvalidArgument(f"{op}: alibi is given, wanted none with {other}")
-        seen = seen_by(op, peers, q.shape[1], causal, window_left, window_right, sink_keys,
+        seen = seen_by(op, peers, state["tokens"], causal, window_left, window_right, sink_keys,
                        query_start, local_chunk, q.shape[0])  # fmt: skip
         numbers["scale"] = scaling(op, scale)
         numbers["softcap"] = float(number(op, "softcap", softcap))
@@ -337,9 +356,9 @@ def ring_attention(q, k, v, group=None, *, causal=False, scale=None, window_left
         ]  # fmt: skip
 
     peers.agree(check, describe)
-    seen = state["seen"]
-    steps = plan(peers.rank, peers.size, q.shape[1], layout, seen)
-    fields = Fields(peers, layout, seen, numbers)
+    seen, tokens = state["seen"], state["tokens"]
+    steps = plan(peers.rank, peers.size, tokens, layout, seen)
+    fields = Fields(peers, layout, tokens, seen, numbers)
     o, lse = _Ring.apply(q, k, v, single(sink_logit), single(alibi), peers, steps, fields)
     return (o, lse) if return_lse else o
 
