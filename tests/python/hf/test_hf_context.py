@@ -74,15 +74,21 @@ def trained(group, name, how, starts=None):
     want = [x.clone() for x in want]
     given = [x.clone() for x in whole]
     mesh = mesh_of(group)
-    if how == "fovea":
+    if how in ("fovea", "checkpoints"):
         context = fd.context_parallel(mesh, buffers=given, query_start=starts)
     else:
         context = context_parallel(mesh, buffers=given, buffer_seq_dims=[1, 1, 1])
     undo = without_masks(made) if how == "accelerate" else lambda: None
+    if how == "checkpoints":
+        made.gradient_checkpointing_enable()
+        made.train()
     with context:
         cut = all(x.shape[1] == TOKENS // dist.get_world_size(group) for x in given)
         got = by(made, "fovea", lambda: loss_and_gradients(made, *given))
     undo()
+    if how == "checkpoints":
+        made.gradient_checkpointing_disable()
+        made.eval()
     for x in got:
         dist.all_reduce(x, group=group)
     off = [float((x - y).abs().max() / y.abs().max().clamp(min=1e-3)) for x, y in zip(got, want)]
@@ -100,6 +106,12 @@ def test_a_model_over_ranks_is_one_model(ranks, size, how, name):
 
 def test_a_model_that_accelerate_prepared(ranks):
     for off, good in ranks.run(4, trained, name="llama", how="accelerate"):
+        assert good and off < 2e-4, off
+
+
+def test_layers_that_are_computed_again(ranks):
+    """Gradient checkpointing, whose second forward exchanges too."""
+    for off, good in ranks.run(2, trained, name="llama", how="checkpoints"):
         assert good and off < 2e-4, off
 
 
