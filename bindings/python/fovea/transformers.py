@@ -27,6 +27,10 @@ of bits: give cu_seq_lens_q there.  The position in a static cache is key_len.
 softcap, attention sinks (s_aux) and position_bias are served.  dropout, output_attentions, head
 masks and paged caches are refused.
 
+Within context_parallel, of fovea.distributed or of torch.distributed.tensor.experimental (which
+accelerate enters), the text lies over several ranks.  causal, windows, chunks, softcap and
+s_aux are served there; packed texts are those of query_start; masks and caches are refused.
+
 In 8 and 4 bits, without gradients:
 
     attn_implementation="fovea:sage2"                  q, k and v by a method's name
@@ -40,6 +44,7 @@ chunks and position_bias are refused."""
 import functools
 import importlib.metadata
 import inspect
+import sys
 
 __all__ = ["METHODS", "NAME", "Mask", "QuantisedCache", "attention", "mask", "register"]
 NAME = "fovea"
@@ -155,6 +160,8 @@ def mask(**asked):
     padding = asked.get("attention_mask")
     if isinstance(padding, Mask):  # made ahead by generate()
         return padding
+    if text := over_ranks():
+        return of_ranks(text, asked, padding)
     if compiling():
         from . import _traced_mask
 
@@ -183,6 +190,42 @@ def in_graph(attention_mask):
     return isinstance(attention_mask, Mask) and (attention_mask.traced or compiling())
 
 
+def over_ranks():
+    """How the text lies over several ranks, within a context_parallel; None outside."""
+    import torch
+
+    replaced = hasattr(torch.nn.functional.scaled_dot_product_attention, "__code__")
+    if not replaced and "fovea.distributed" not in sys.modules:
+        return None
+    from .distributed import _context
+
+    return _context.current()
+
+
+def of_ranks(text, asked, padding):
+    """The Mask of a rank's tokens.  What transformers takes for packed sequences are the chunks of a
+    rank, so that query_start says those."""
+    from .distributed import _context
+
+    kind, shape, why = pattern(asked.get("mask_function"), True), (asked["batch_size"],), None
+    rows, t = queries(asked)[0], asked["kv_length"]
+    if kind is None:
+        why = "the model's mask is no window, which is not served over several ranks"
+    elif padding is not None and not bool(padding.all()):
+        why = "attention_mask hides tokens: pad at the right, and give labels of -100 instead"
+    elif rows != t:
+        why = f"there are {rows} rows on {t} keys, and a cache is not served: give use_cache=False"
+    elif compiling():
+        why = "the model is compiled, which is not served over several ranks"
+    fields = {} if why else windows(kind, None)
+    if kind and "chunk" in kind:
+        fields["local_chunk"] = kind["chunk"]
+    _context.agree(text, (*shape, rows), fields, why)
+    made = Mask((*shape, 1, rows, t), fields, lambda: refuse("the mask", "of several ranks' keys"))
+    made.asked_positions = True
+    return made
+
+
 def explicit(asked):
     from transformers.masking_utils import sdpa_mask
 
@@ -198,10 +241,10 @@ def queries(asked):
     return len(positions), int(positions[0])
 
 
-def pattern(function):
+def pattern(function, of_ranks=False):
     """What a mask function of transformers consists of, read from its closure: causal, window,
     reach (a window to both sides), chunk with left_padding, packed.  None where a part is not one
-    of transformers' own."""
+    of transformers' own.  of_ranks: packed sequences are a rank's shards, and chunks go through."""
     from transformers import masking_utils as hf
 
     code = getattr(function, "__code__", None)
@@ -223,11 +266,11 @@ def pattern(function):
     if made_by(hf, "packed_sequence_mask_function", code):
         return {"packed": held["packed_sequence_mask"]}
     if made_by(hf, "remap_positions_for_packed_sequence", code):
-        inner = pattern(held["mask_function"])
+        inner = pattern(held["mask_function"], of_ranks)
         # positions rise by one within a sequence, so windows are what they were
-        return None if inner is None or "chunk" in inner else inner
+        return None if inner is None or ("chunk" in inner and not of_ranks) else inner
     if made_by(hf, "and_masks", code):
-        parts = [pattern(part) for part in held["mask_functions"]]
+        parts = [pattern(part, of_ranks) for part in held["mask_functions"]]
         if None in parts or sum(map(len, parts)) != len({key for p in parts for key in p}):
             return None  # a part that is not known, or one that comes twice
         return {key: value for part in parts for key, value in part.items()}
@@ -378,6 +421,10 @@ def attention(
         shared["sink_logit"] = s_aux
     if is_causal is None:
         is_causal = getattr(module, "is_causal", True)
+    if text := over_ranks():
+        return layer_over_ranks(
+            text, (q, k, v), attention_mask, is_causal, sliding_window, shared, position_bias, kwargs
+        ), None
     extents = q.shape[0] * q.shape[1], k.shape[0] * k.shape[1]
     starts = sequences(attention_mask, kwargs, is_causal, sliding_window, extents)
     if starts is not None:
@@ -404,6 +451,19 @@ def attention(
     else:
         o = fovea_torch.attention(q, k, v, **fields, **shared)
     return o, None
+
+
+def layer_over_ranks(text, tensors, mask, is_causal, window, shared, position_bias, kwargs):
+    """The layer's rows of this rank's tokens."""
+    from .distributed import _context
+
+    for name, x in (("position_bias", position_bias), ("cu_seq_lens_q", kwargs.get("cu_seq_lens_q"))):
+        if x is not None:
+            refuse(name, "given within context_parallel, which has query_start for packed texts")
+    fields = seen(mask, is_causal, window)
+    if more := fields.keys() - PLAIN - {"local_chunk"}:
+        refuse("attention_mask", f"a {min(more)}, which is not served within context_parallel")
+    return _context.attention(text, *tensors, fields, shared, check=not isinstance(mask, Mask))
 
 
 def seen(attention_mask, is_causal, window):

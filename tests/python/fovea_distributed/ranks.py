@@ -26,6 +26,7 @@ def serve(rank, size, store, seconds, pipe):
     elif size == 4:
         pairs = [dist.new_group(pair) for pair in ([0, 1], [2, 3])]
         groups[2] = pairs[rank // 2]
+        groups[1] = [dist.new_group([one]) for one in range(size)][rank]
     pipe.send("ready")
     while (work := pipe.recv()) is not None:
         function, of, arguments = work
@@ -37,10 +38,12 @@ def serve(rank, size, store, seconds, pipe):
 
 
 class Ranks:
-    def __init__(self, size, seconds=None):
+    def __init__(self, size, seconds=None, preload=()):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))  # of what is preloaded
         fork = multiprocessing.get_context("forkserver")
-        fork.set_forkserver_preload(["torch", "torch.distributed", "fovea.distributed"])
+        # optimizers import torch._dynamo: once for all ranks
+        modules = ["torch", "torch.distributed", "torch._dynamo", "fovea.distributed", *preload]
+        fork.set_forkserver_preload(modules)
         self.folder = tempfile.TemporaryDirectory()
         store, self.size = os.path.join(self.folder.name, "store"), size
         self.pipes, self.processes = [], []
@@ -67,9 +70,12 @@ class Ranks:
     def outcomes(self, of, function, seconds=120, **arguments):
         """(True, what it gave) or (False, (class, sentence, trace)) of each rank; None of a dead
         one."""
+        self.start(of, function, **arguments)
+        return [self.answer(pipe, seconds) for pipe in self.pipes[:of]]
+
+    def start(self, of, function, **arguments):
         for pipe in self.pipes[:of]:
             pipe.send((function, of, arguments))
-        return [self.answer(pipe, seconds) for pipe in self.pipes[:of]]
 
     @staticmethod
     def answer(pipe, seconds):
@@ -88,6 +94,7 @@ class Ranks:
                 pipe.send(None)
             except OSError:
                 pass
+        for process in self.processes:
             process.join(5)
             if process.is_alive():
                 process.kill()

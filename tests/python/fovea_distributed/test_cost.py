@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """cost: counts are those of the code, and times behave as the model says."""
 
+import importlib.util
+import pathlib
+
 import fovea
 import fovea.distributed as fd
 import pytest
@@ -102,3 +105,13 @@ def test_bad_input_is_refused_with_its_name(fields, sentence):
 def test_an_integer_is_wanted():
     with pytest.raises(TypeError, match="cost: tokens is 2.5, wanted an integer"):
         fd.cost("ring", 2, 2.5)
+
+
+def test_the_guide_has_the_table_of_the_script():
+    top = pathlib.Path(__file__).resolve().parents[3]
+    place = importlib.util.spec_from_file_location("simulate", top / "bench/simulate_ranks.py")
+    script = importlib.util.module_from_spec(place)
+    place.loader.exec_module(script)
+    rows = script.table()
+    assert len(rows) == 12 and rows[-1].startswith("| 1024 |")
+    assert "\n".join(rows) in (top / "docs/guides/distributed.md").read_text(encoding="utf-8")

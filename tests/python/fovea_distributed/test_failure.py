@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What one rank lacks, every rank tells: in a sentence, within the group's timeout."""
 
+import contextlib
 import os
 import time
 
@@ -99,36 +100,49 @@ def dying(group, how, after):
     call(how, group)
 
 
-@pytest.mark.parametrize(
-    "how, after",
-    [("ring_attention", 0), ("ring_attention", 2), ("head_attention", 2), ("delta", 2)],
-)
-def test_a_rank_that_dies_is_told_by_all_others(how, after):
-    with Ranks(4, SECONDS) as group:
-        began = time.monotonic()
-        made = group.outcomes(4, dying, how=how, after=after)
-        assert time.monotonic() - began < 4 * SECONDS
-        assert made[1] is None
-        for rank in (0, 2, 3):
-            good, (kind, text, _) = made[rank]
-            assert not good and kind == "PeerError", made[rank]
-            assert text.startswith(f"{how}: rank {rank} of 4: ")
-            assert "a rank died or did not come within the group's timeout" in text
-
-
 def late(group, how):
-    if dist.get_rank(group) == 1:
-        time.sleep(2.5 * SECONDS)
-        return None
+    """Rank 1 does not come, until the other has waited long enough."""
     began = time.monotonic()
     try:
-        return call(how, group)
+        if dist.get_rank(group) == 0:
+            call(how, group)
+        else:
+            time.sleep(1.5 * SECONDS)
     except fd.PeerError as why:
         return time.monotonic() - began, str(why)
 
 
-@pytest.mark.parametrize("how", ["decode"])
-def test_a_rank_that_does_not_come_is_told_in_time(how):
-    with Ranks(2, SECONDS) as group:
-        (seconds, text), _ = group.run(2, late, how=how)
-        assert seconds < 2 * SECONDS and text.startswith(f"{how}: rank 0 of 2: the check of arguments")
+DYING = [("ring_attention", 0), ("ring_attention", 2), ("head_attention", 2), ("delta", 2)]
+
+
+@pytest.fixture(scope="module")
+def failing():
+    """What each rank of a group gave that failed, and how long it took.  The groups wait for their
+    timeouts together."""
+    runs = {(how, after): (4, dying, {"how": how, "after": after}) for how, after in DYING}
+    runs["late"] = (2, late, {"how": "decode"})
+    with contextlib.ExitStack() as stack:
+        groups = {name: stack.enter_context(Ranks(run[0], SECONDS)) for name, run in runs.items()}
+        for name, (size, function, arguments) in runs.items():
+            groups[name].start(size, function, **arguments)
+        began, made = time.monotonic(), {}
+        for name, group in groups.items():
+            made[name] = [group.answer(pipe, 60) for pipe in group.pipes], time.monotonic() - began
+        yield made
+
+
+@pytest.mark.parametrize("how, after", DYING)
+def test_a_rank_that_dies_is_told_by_all_others(failing, how, after):
+    made, seconds = failing[how, after]
+    assert seconds < 4 * SECONDS and made[1] is None
+    for rank in (0, 2, 3):
+        good, (kind, text, _) = made[rank]
+        assert not good and kind == "PeerError", made[rank]
+        assert text.startswith(f"{how}: rank {rank} of 4: ")
+        assert "a rank died or did not come within the group's timeout" in text
+
+
+def test_a_rank_that_does_not_come_is_told_in_time(failing):
+    (good, (seconds, text)), _ = failing["late"][0]
+    assert good and seconds < 1.4 * SECONDS
+    assert text.startswith("decode: rank 0 of 2: the check of arguments")

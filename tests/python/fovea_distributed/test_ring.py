@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """ring_attention, head_attention and both on a mesh, against one process."""
 
+import functools
+
 import fovea
 import fovea.distributed as fd
 import fovea.torch
@@ -18,14 +20,25 @@ def made(b=1, s=TOKENS, h=4, g=2, d=16, e=16, dtype=torch.float32):
     return [x.to(dtype) for x in (q, k, v, dout)]
 
 
+LEARNED = {"sink_logit": (-1, 2), "alibi": (0.02, 0.3)}  # a number for each head, from and to
+
+
 def alone(q, k, v, dout, starts=None, weight=None, **options):
     """o, lse and gradients by one process."""
     leaves = [x.clone().requires_grad_() for x in (q, k, v)]
-    if "sink_logit" in options:
-        options["sink_logit"] = options["sink_logit"].clone().requires_grad_()
-        leaves.append(options["sink_logit"])
+    for name in LEARNED:
+        if name in options:
+            options[name] = options[name].clone().requires_grad_()
+            leaves.append(options[name])
     if starts is None:
         o, lse = fovea.torch.attention(*leaves[:3], return_lse=True, **options)
+    elif "sink_keys" in options:  # which varlen_attention has not
+        texts = [
+            fovea.torch.attention(*[x[:, a:b] for x in leaves[:3]], return_lse=True, **options)
+            for a, b in zip(starts, starts[1:])
+            if a < b
+        ]
+        o, lse = [torch.cat(x, dim) for dim, x in zip((1, 2), zip(*texts))]
     else:
         where = torch.tensor(starts, dtype=torch.int32)
         longest = max(b - a for a, b in zip(starts, starts[1:]))
@@ -37,41 +50,52 @@ def alone(q, k, v, dout, starts=None, weight=None, **options):
     return [o, lse, *torch.autograd.grad(loss, leaves)]
 
 
+@functools.lru_cache
+def wanted(shape, dtype, starts, options):
+    """What one process gives for made(**shape), and the weights of lse in the loss; made once for
+    all layouts and sizes."""
+    q, k, v, dout = made(dtype=getattr(torch, dtype), **dict(shape))
+    weight = torch.randn(q.shape[0], q.shape[2], q.shape[1], generator=torch.Generator().manual_seed(2))
+    options = dict(options)
+    options.update({n: torch.linspace(*LEARNED[n], q.shape[2]) for n in LEARNED if n in options})
+    return weight, [x.detach() for x in alone(q, k, v, dout, starts, weight, **options)]
+
+
 def together(group, how, layout, shape, starts=None, mesh=None, dtype="float32", **options):
     """The same by the ranks, whole again; and whether a second run has the same bits."""
     q, k, v, dout = made(dtype=getattr(torch, dtype), **shape)
-    weight = torch.randn(q.shape[0], q.shape[2], q.shape[1], generator=torch.Generator().manual_seed(2))
-    if "sink_logit" in options:
-        options["sink_logit"] = torch.linspace(-1, 2, q.shape[2])
-    given = dict(options)
+    weight, whole_of = wanted(
+        tuple(shape.items()), dtype, starts and tuple(starts), tuple(options.items())
+    )
+    learned = {n: torch.linspace(*LEARNED[n], q.shape[2]) for n in LEARNED if n in options}
     over = group
     if mesh:
-        over = dist.init_device_mesh("cpu", mesh, mesh_dim_names=("ring", "heads"))
+        over = mesh_of(mesh)
     call = getattr(fd, how)
     runs = []
     for _ in range(2):
         leaves = [fd.shard(x, over, layout=layout).requires_grad_() for x in (q, k, v)]
-        if "sink_logit" in options:
-            given["sink_logit"] = options["sink_logit"].clone().requires_grad_()
-            leaves.append(given["sink_logit"])
-        o, lse = call(*leaves[:3], over, layout=layout, return_lse=True, query_start=starts, **given)
+        options.update({n: x.clone().requires_grad_() for n, x in learned.items()})
+        leaves += [options[n] for n in learned]
+        o, lse = call(*leaves[:3], over, layout=layout, return_lse=True, query_start=starts, **options)
         mine = fd.shard(dout, over, layout=layout)
         weights = fd.shard(weight, over, dim=2, layout=layout)
         grads = torch.autograd.grad((o * mine).sum() + (weights * lse).sum(), leaves)
-        whole = [fd.unshard(x, over, layout=layout) for x in (o.detach(), *grads[:3])]
-        whole.insert(1, fd.unshard(lse.detach(), over, dim=2, layout=layout))
-        if len(grads) > 3:
-            dist.all_reduce(grads[3], group=group)
-            whole.append(grads[3])
-        runs.append(whole)
+        runs.append([o.detach(), lse.detach(), *grads])
     same = all(torch.equal(x, y) for x, y in zip(*runs))
-    wanted = alone(q, k, v, dout, starts, weight, **options)
+    whole = [fd.unshard(x, over, dim=1 + (i == 1), layout=layout) for i, x in enumerate(runs[0][:5])]
+    for x in runs[0][5:]:
+        dist.all_reduce(x, group=group)
+        whole.append(x)
     return same, [
         float((x.float() - y.float()).abs().max() / y.float().abs().max())
-        for x, y in zip(whole, wanted, strict=True)
+        for x, y in zip(whole, whole_of, strict=True)
     ]
 
 
+@functools.lru_cache
+def mesh_of(shape):
+    return dist.init_device_mesh("cpu", shape, mesh_dim_names=("ring", "heads"))
 
 PACKED = [0, 5, 5, 31, 50, 64]
 CASES = {
@@ -88,6 +112,13 @@ CASES = {
     "packed": {"causal": True, "starts": PACKED},
     "packed window": {"causal": True, "window_left": 4, "starts": PACKED},
     "packed full": {"starts": PACKED},
+    "packed front": {"causal": True, "window_left": 4, "sink_keys": 2, "starts": PACKED},
+    "chunks": {"causal": True, "local_chunk": 12},
+    "chunks of a window": {"window_left": 5, "local_chunk": 20},
+    "alibi": {"causal": True, "alibi": True},
+    "alibi both sides": {"window_left": 30, "window_right": 11, "alibi": True},
+    "alibi front": {"causal": True, "window_left": 6, "sink_keys": 11, "alibi": True},
+    "alibi full": {"alibi": True, "sink_logit": True},
 }
 
 
@@ -107,6 +138,13 @@ SHAPES = {
     "wide values": {"h": 4, "g": 4, "d": 8, "e": 24},
     "batch": {"b": 3, "h": 8, "g": 2, "s": 32},
 }
+
+
+def test_chunks_of_a_batch(ranks):
+    """Packed texts are one call where the batch is one; a batch has calls of one chunk each."""
+    for same, errors in ranks.run(2, together, how="ring_attention", layout="zigzag", causal=True,
+                                  shape=SHAPES["batch"], local_chunk=5):  # fmt: skip
+        assert same and max(errors) < 2e-6, errors
 
 
 @pytest.mark.parametrize("size", [2, 4])
@@ -137,7 +175,7 @@ def test_heads(ranks, size, layout, heads):
         assert same and max(errors) < 2e-6, errors
 
 
-@pytest.mark.parametrize("name", ["front", "sink", "packed window"])
+@pytest.mark.parametrize("name", ["front", "sink", "packed window", "packed front", "alibi", "chunks"])
 def test_heads_of_options(ranks, name):
     for same, errors in ranks.run(
         4, together, how="head_attention", layout="contiguous", shape={}, **CASES[name]
@@ -147,12 +185,46 @@ def test_heads_of_options(ranks, name):
 
 @pytest.mark.parametrize("layout", ["zigzag", "contiguous"])
 @pytest.mark.parametrize("mesh", [(2, 2), (4, 1), (1, 4)], ids=str)
-@pytest.mark.parametrize("name", ["causal", "window", "sink", "packed"])
+@pytest.mark.parametrize("name", ["causal", "window", "sink", "packed", "alibi front"])
 def test_mesh(ranks, layout, mesh, name):
     for same, errors in ranks.run(
         4, together, how="attention", layout=layout, shape={"g": 1}, mesh=mesh, **CASES[name]
     ):
         assert same and max(errors) < 2e-6, errors
+
+
+UNEVEN = {2: [23, 41], 4: [10, 0, 37, 17]}
+
+
+def uneven(group, starts=None, **options):
+    """The same with shards of other sizes."""
+    tokens = UNEVEN[dist.get_world_size(group)]
+    q, k, v, dout = made()
+    weight, whole = wanted((), "float32", starts and tuple(starts), tuple(options.items()))
+    how = {"layout": "contiguous", "tokens": tokens}
+    learned = {n: torch.linspace(*LEARNED[n], 4).requires_grad_() for n in LEARNED if n in options}
+    leaves = [fd.shard(x, group, **how).requires_grad_() for x in (q, k, v)]
+    o, lse = fd.ring_attention(
+        *leaves, group, return_lse=True, query_start=starts, **how, **{**options, **learned}
+    )
+    mine, weights = fd.shard(dout, group, **how), fd.shard(weight, group, dim=2, **how)
+    loss = (o * mine).sum() + (weights * lse).sum()
+    grads = torch.autograd.grad(loss, [*leaves, *learned.values()])
+    got = [fd.unshard(x, group, **how) for x in (o.detach(), *grads[:3])]
+    got.insert(1, fd.unshard(lse.detach(), group, dim=2, **how))
+    for x in grads[3:]:
+        dist.all_reduce(x, group=group)
+        got.append(x)
+    own = fd.shard(torch.arange(TOKENS), group, dim=0, **how)
+    placed = torch.equal(own, fd.positions(tokens, group, layout="contiguous"))
+    return placed, [float((x - y).abs().max() / y.abs().max()) for x, y in zip(got, whole, strict=True)]
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("name", ["full", "causal", "front", "packed window", "chunks", "alibi"])
+def test_shards_of_other_sizes(ranks, size, name):
+    for placed, errors in ranks.run(size, uneven, **CASES[name]):
+        assert placed and max(errors) < 2e-6, errors
 
 
 def one_axis(group):
@@ -222,6 +294,14 @@ REFUSED = {
     "layout": ({"layout": "striped"}, "layout is 'striped', wanted one of zigzag, contiguous"),
     "window": ({"window_left": -1}, "window_left is -1, wanted 0 or more"),
     "sink": ({"sink_logit": 3}, "sink_logit has 3 elements, wanted 4"),
+    "slopes": ({"alibi": 3}, "alibi has 3 elements, wanted 4"),
+    "slopes of texts": ({"alibi": 4, "query_start": [0, 64]}, "wanted none with query_start"),
+    "slopes of chunks": ({"alibi": 4, "local_chunk": 8}, "wanted none with local_chunk"),
+    "chunk": ({"local_chunk": -1}, "local_chunk is -1, wanted 0 or more"),
+    "front of chunks": ({"local_chunk": 8, "sink_keys": 2}, "wanted 0 with local_chunk"),
+    "ranks": ({"tokens": [16] * 3, "layout": "contiguous"}, "tokens has 3 entries, wanted 4"),
+    "order": ({"tokens": [16] * 4}, "layout is 'zigzag', wanted 'contiguous' with tokens"),
+    "own": ({"tokens": [15] * 4, "layout": "contiguous"}, "tokens is 15 for rank"),
     "starts": ({"query_start": [0, 9, 3]}, "query_start does not ascend from 0"),
     "end": ({"query_start": [0, 99]}, "query_start ends at 99, wanted at most 64"),
     "keys": ({"k": (1, 16, 3, 16)}, "k has 3 heads, wanted a divisor of 4"),
@@ -236,8 +316,7 @@ def refused(group, fields):
     shapes = {"q": (1, 16, 4, 16), "k": (1, 16, 2, 16), "v": (1, 16, 2, 16)}
     fields = dict(fields)
     shapes.update({n: fields.pop(n) for n in ("q", "k", "v") if n in fields})
-    if "sink_logit" in fields:
-        fields["sink_logit"] = torch.zeros(fields["sink_logit"])
+    fields.update({n: torch.zeros(fields[n]) for n in LEARNED if n in fields})
     return fd.ring_attention(*[torch.zeros(shapes[n]) for n in "qkv"], group, **fields)
 
 

@@ -61,6 +61,8 @@ def over_ranks(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, mesh: DeviceMes
     own = fovea.distributed.shard(q, mesh, layout="contiguous")
     assert_type(fovea.distributed.unshard(own, dim=1), Tensor)
     assert_type(fovea.distributed.positions(64, mesh, device="cpu"), Tensor)
+    with fovea.distributed.context_parallel(mesh, buffers=[q], buffer_seq_dims=[1]):
+        pass
     assert_type(fovea.distributed.attention(q, k, v, mesh, query_start=[0, 9]), Tensor)
     assert_type(fovea.distributed.ring_attention(q, k, v, causal=True, return_lse=True), Both)
     assert_type(fovea.distributed.head_attention(q, k, v, alibi=lengths), Tensor)

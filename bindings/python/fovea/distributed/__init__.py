@@ -10,6 +10,7 @@ gloo serves CPUs, NCCL GPUs.  fovea moves nothing between devices itself: the pr
 Needs torch 2.4 or later.  `import fovea` alone does not import torch."""
 
 from ..torch import attention as _attention  # noqa: F401  (its check of torch's version)
+from ._context import context_parallel
 from ._cost import Cost, cost
 from ._decode import decode
 from ._divergence import kl_loss
@@ -24,6 +25,7 @@ __all__ = [
     "Cost",
     "PeerError",
     "attention",
+    "context_parallel",
     "cost",
     "decode",
     "delta",

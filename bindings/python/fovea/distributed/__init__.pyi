@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # What type checkers read of fovea.distributed; a test holds the parameters to the functions'.
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 from typing import Literal, NamedTuple, Optional, Union, overload
 
 import torch
@@ -36,18 +37,26 @@ class Cost(NamedTuple):
 def attention(
     q: Tensor, k: Tensor, v: Tensor, mesh: _Group = ..., *,
     causal: bool = ..., scale: Optional[float] = ..., window_left: int = ...,
-    window_right: int = ..., sink_keys: int = ..., softcap: float = ...,
-    sink_logit: Optional[Tensor] = ..., query_start: _Starts = ..., layout: _Layout = ...,
+    window_right: int = ..., sink_keys: int = ..., local_chunk: int = ..., softcap: float = ...,
+    alibi: Optional[Tensor] = ..., sink_logit: Optional[Tensor] = ..., query_start: _Starts = ...,
+    layout: Optional[_Layout] = ...,
     return_lse: Literal[False] = ..., check: bool = ...,
 ) -> Tensor: ...
 @overload
 def attention(
     q: Tensor, k: Tensor, v: Tensor, mesh: _Group = ..., *,
     causal: bool = ..., scale: Optional[float] = ..., window_left: int = ...,
-    window_right: int = ..., sink_keys: int = ..., softcap: float = ...,
-    sink_logit: Optional[Tensor] = ..., query_start: _Starts = ..., layout: _Layout = ...,
+    window_right: int = ..., sink_keys: int = ..., local_chunk: int = ..., softcap: float = ...,
+    alibi: Optional[Tensor] = ..., sink_logit: Optional[Tensor] = ..., query_start: _Starts = ...,
+    layout: Optional[_Layout] = ...,
     return_lse: Literal[True], check: bool = ...,
 ) -> tuple[Tensor, Tensor]: ...
+def context_parallel(
+    mesh: _Group = ..., *, buffers: Optional[Sequence[Tensor]] = ...,
+    buffer_seq_dims: Optional[Sequence[int]] = ...,
+    no_restore_buffers: Optional[Collection[Tensor]] = ..., layout: _Layout = ...,
+    query_start: _Starts = ..., check: bool = ...,
+) -> AbstractContextManager[None]: ...
 def cost(
     split: _Split, ranks: int, tokens: int, *, heads: int = ..., key_heads: Optional[int] = ...,
     width: int = ..., value_width: Optional[int] = ..., batch: int = ..., causal: bool = ...,
@@ -119,7 +128,7 @@ def gla(
 def head_attention(
     q: Tensor, k: Tensor, v: Tensor, group: _Group = ..., *,
     causal: bool = ..., scale: Optional[float] = ..., window_left: int = ...,
-    window_right: int = ..., sink_keys: int = ..., softcap: float = ...,
+    window_right: int = ..., sink_keys: int = ..., local_chunk: int = ..., softcap: float = ...,
     alibi: Optional[Tensor] = ..., sink_logit: Optional[Tensor] = ...,
     query_start: _Starts = ..., layout: _Layout = ..., return_lse: Literal[False] = ...,
     check: bool = ...,
@@ -128,7 +137,7 @@ def head_attention(
 def head_attention(
     q: Tensor, k: Tensor, v: Tensor, group: _Group = ..., *,
     causal: bool = ..., scale: Optional[float] = ..., window_left: int = ...,
-    window_right: int = ..., sink_keys: int = ..., softcap: float = ...,
+    window_right: int = ..., sink_keys: int = ..., local_chunk: int = ..., softcap: float = ...,
     alibi: Optional[Tensor] = ..., sink_logit: Optional[Tensor] = ...,
     query_start: _Starts = ..., layout: _Layout = ..., return_lse: Literal[True],
     check: bool = ...,
@@ -141,30 +150,38 @@ def kl_loss(
     sink_keys: int = ..., query_start: _Starts = ..., layout: _Layout = ..., check: bool = ...,
 ) -> Tensor: ...
 def positions(
-    tokens: int, group: _Group = ..., *, layout: _Layout = ...,
+    tokens: int | Sequence[int], group: _Group = ..., *, layout: _Layout = ...,
     device: torch.device | str | int | None = ...,
 ) -> Tensor: ...
 @overload
 def ring_attention(
     q: Tensor, k: Tensor, v: Tensor, group: _Group = ..., *,
     causal: bool = ..., scale: Optional[float] = ..., window_left: int = ...,
-    window_right: int = ..., sink_keys: int = ..., softcap: float = ...,
-    sink_logit: Optional[Tensor] = ..., query_start: _Starts = ..., layout: _Layout = ...,
+    window_right: int = ..., sink_keys: int = ..., local_chunk: int = ..., softcap: float = ...,
+    alibi: Optional[Tensor] = ..., sink_logit: Optional[Tensor] = ..., query_start: _Starts = ...,
+    layout: _Layout = ..., tokens: Optional[Sequence[int]] = ...,
     return_lse: Literal[False] = ..., check: bool = ...,
 ) -> Tensor: ...
 @overload
 def ring_attention(
     q: Tensor, k: Tensor, v: Tensor, group: _Group = ..., *,
     causal: bool = ..., scale: Optional[float] = ..., window_left: int = ...,
-    window_right: int = ..., sink_keys: int = ..., softcap: float = ...,
-    sink_logit: Optional[Tensor] = ..., query_start: _Starts = ..., layout: _Layout = ...,
+    window_right: int = ..., sink_keys: int = ..., local_chunk: int = ..., softcap: float = ...,
+    alibi: Optional[Tensor] = ..., sink_logit: Optional[Tensor] = ..., query_start: _Starts = ...,
+    layout: _Layout = ..., tokens: Optional[Sequence[int]] = ...,
     return_lse: Literal[True], check: bool = ...,
 ) -> tuple[Tensor, Tensor]: ...
-def shard(x: Tensor, group: _Group = ..., *, dim: int = ..., layout: _Layout = ...) -> Tensor: ...
+def shard(
+    x: Tensor, group: _Group = ..., *, dim: int = ..., layout: _Layout = ...,
+    tokens: Optional[Sequence[int]] = ...,
+) -> Tensor: ...
 def trace(
     q: Tensor, k: Tensor, v: Tensor, group: _Group = ..., *, keep: int, block_rows: int = ...,
     block_keys: int = ..., causal: bool = ..., scale: Optional[float] = ..., exact: bool = ...,
     return_lse: bool = ..., return_dense: bool = ..., return_mass: bool = ...,
     layout: _Layout = ..., check: bool = ...,
 ) -> Trace: ...
-def unshard(x: Tensor, group: _Group = ..., *, dim: int = ..., layout: _Layout = ...) -> Tensor: ...
+def unshard(
+    x: Tensor, group: _Group = ..., *, dim: int = ..., layout: _Layout = ...,
+    tokens: Optional[Sequence[int]] = ...,
+) -> Tensor: ...

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from .._errors import InvalidArgument
 from ..torch._attention import attention as _attention, varlen_attention as _varlen_attention
-from . import _order, _peers, _ring
+from . import _dtensor, _order, _peers, _ring
 
 
 class _Turn(torch.autograd.Function):
@@ -77,8 +77,9 @@ def _own(x, peers):
 
 @_peers.eager
 def head_attention(q, k, v, group=None, *, causal=False, scale=None, window_left=0, window_right=0,
-                   sink_keys=0, softcap=0.0, alibi=None, sink_logit=None, query_start=None,
-                   layout="contiguous", return_lse=False, check=True):  # fmt: skip
+                   sink_keys=0, local_chunk=0, softcap=0.0, alibi=None, sink_logit=None,
+                   query_start=None, layout="contiguous", return_lse=False,
+                   check=True):  # fmt: skip
     """Attention of a text that is cut over the ranks of a group, each rank computing some heads of
     the whole text (Ulysses), with gradients.
 
@@ -100,17 +101,14 @@ def head_attention(q, k, v, group=None, *, causal=False, scale=None, window_left
         _order.layout_of(op, layout)
         _order.even(op, q.shape[1], peers.size, layout)
         _check_heads(op, q, k, peers.size)
-        for name, x in (("alibi", alibi), ("sink_logit", sink_logit)):
-            if x is not None and x.shape[0] != q.shape[2]:
-                raise InvalidArgument(
-                    f"{op}: {name} has {x.shape[0]} elements, wanted {q.shape[2]}"
-                )
-        if query_start is not None:
-            if q.shape[0] != 1:
-                raise InvalidArgument(f"{op}: q has batch {q.shape[0]}, wanted 1 with query_start")
-            if sink_keys:
-                raise InvalidArgument(f"{op}: sink_keys is {sink_keys}, wanted 0 with query_start")
-            _ring.begins(op, query_start, q.shape[1] * peers.size)
+        _ring.of_heads(op, q, alibi=alibi, sink_logit=sink_logit)
+        _ring.seen_by(op, peers, q.shape[1], causal, window_left, window_right, sink_keys,
+                      query_start, local_chunk)  # fmt: skip
+        if query_start is not None and q.shape[0] != 1:
+            raise InvalidArgument(f"{op}: q has batch {q.shape[0]}, wanted 1 with query_start")
+        if query_start is not None and alibi is not None and (sink_keys or local_chunk):
+            other = "sink_keys" if sink_keys else "local_chunk"
+            raise InvalidArgument(f"{op}: alibi is given, wanted none with query_start and {other}")
         return words + [f"layout is {layout}"]
 
     peers.agree(check, describe)
@@ -123,7 +121,12 @@ def head_attention(q, k, v, group=None, *, causal=False, scale=None, window_left
         "return_lse": True,
     }  # fmt: skip
     if query_start is None:
-        o, lse = _attention(*wide, sink_keys=sink_keys, **options)
+        o, lse = _attention(*wide, sink_keys=sink_keys, local_chunk=local_chunk, **options)
+    elif sink_keys or local_chunk:  # which varlen_attention has not: pieces of one rank
+        o, lse = _ring.ring_attention(
+            *wide, _peers.Alone(op), sink_keys=sink_keys, local_chunk=local_chunk,
+            query_start=query_start, layout="contiguous", **options,
+        )  # fmt: skip
     else:
         starts = _ring.begins(op, query_start, q.shape[1] * peers.size)
         longest = max(b - a for a, b in zip(starts, starts[1:]))
@@ -139,37 +142,50 @@ def head_attention(q, k, v, group=None, *, causal=False, scale=None, window_left
 
 @_peers.eager
 def attention(q, k, v, mesh=None, *, causal=False, scale=None, window_left=0, window_right=0,
-              sink_keys=0, softcap=0.0, sink_logit=None, query_start=None, layout="zigzag",
-              return_lse=False, check=True):  # fmt: skip
+              sink_keys=0, local_chunk=0, softcap=0.0, alibi=None, sink_logit=None,
+              query_start=None, layout=None, return_lse=False, check=True):  # fmt: skip
     """ring_attention, and over a DeviceMesh of two axes both splits: the ring over its first axis,
     heads over its second.
 
-    Shards are those of shard(x, mesh, layout=layout).  The size of the second axis divides h.  The
-    rest is ring_attention's."""
+    Shards are those of shard(x, mesh, layout=layout); None: "zigzag".  The size of the second axis
+    divides h.  The rest is ring_attention's.
+
+    q, k, v may be DTensors, without mesh: alike in mesh and placements, cut by batch (Shard(0)),
+    tokens (Shard(1), over one axis of the mesh) and heads (Shard(2)), evenly, or replicated.  Only
+    tokens are exchanged.  o and lse are DTensors that lie alike; alibi and sink_logit stay tensors
+    of all heads, and their gradients are those of a rank's own rows and heads.  layout None is then
+    "contiguous", the order of DTensor."""
     options = {
         "causal": causal, "scale": scale, "window_left": window_left, "window_right": window_right,
-        "sink_keys": sink_keys, "softcap": softcap, "query_start": query_start, "layout": layout,
-        "check": check,
+        "sink_keys": sink_keys, "local_chunk": local_chunk, "softcap": softcap,
+        "query_start": query_start, "check": check,
     }  # fmt: skip
+    if _dtensor.is_one(q) or _dtensor.is_one(k) or _dtensor.is_one(v):
+        options["layout"] = layout or "contiguous"
+        return _dtensor.attention((q, k, v), mesh, alibi, sink_logit, return_lse, options)
+    options["layout"] = layout or "zigzag"
     if getattr(mesh, "ndim", 1) != 2 or not hasattr(mesh, "get_group"):
         return _ring.ring_attention(
-            q, k, v, mesh, sink_logit=sink_logit, return_lse=return_lse, **options
+            q, k, v, mesh, alibi=alibi, sink_logit=sink_logit, return_lse=return_lse, **options
         )
     op = "attention"
     outer, peers = mesh.get_group(0), _peers.Peers(op, mesh.get_group(1))
 
     def describe():
-        words = _peers.tensors(op, {"q": 4, "k": 4, "v": 4}, q=q, k=k, v=v)
+        words = _peers.tensors(op, {"q": 4, "k": 4, "v": 4, "alibi": 1, "sink_logit": 1}, q=q, k=k,
+                               v=v, alibi=alibi, sink_logit=sink_logit)  # fmt: skip
         _peers.attend_shapes(op, q, k, v)
         _check_heads(op, q, k, peers.size, "ranks of the mesh's second axis")
+        _ring.of_heads(op, q, alibi=alibi, sink_logit=sink_logit)
         return words
 
     peers.agree(check, describe)
     wide = [_Turn.apply(x, peers, True) for x in
             (q, _spread(k, q.shape[2], peers.size), _spread(v, q.shape[2], peers.size))]  # fmt: skip
     o, lse = _ring.ring_attention(
-        *wide, outer, sink_logit=_own(sink_logit, peers), return_lse=True, **options
-    )
+        *wide, outer, alibi=_own(alibi, peers), sink_logit=_own(sink_logit, peers), return_lse=True,
+        **options,
+    )  # fmt: skip
     o = _Turn.apply(o, peers, False)
     if not return_lse:
         return o

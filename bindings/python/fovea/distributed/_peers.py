@@ -167,6 +167,17 @@ class Peers:
         return made
 
 
+class Alone(Peers):
+    """One rank, for calls that exchange nothing."""
+
+    def __init__(self, op):
+        self.op, self.group, self.rank, self.size = op, None, 0, 1
+
+
+def peers_of(op, group):
+    return group if isinstance(group, Peers) else Peers(op, group)
+
+
 def tensors(op, ranks, **of):
     """Words for the tensors of a call; refuses what is no dense tensor of so many dimensions, or on
     another device than the first.  None is left out."""

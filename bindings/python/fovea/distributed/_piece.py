@@ -27,6 +27,7 @@ class Seen(NamedTuple):
     right: int
     sinks: int
     starts: tuple[int, ...]
+    packs: bool = True  # several texts may be one call; a batch has calls of one text alone
 
 
 def cut(a, rows, c, keys, left, right):
@@ -63,7 +64,7 @@ def pieces(row_chunks, key_chunks, seen):
 
 
 def _between(a, rows, row_at, c, keys, key_at, seen):
-    left, right, sinks, starts = seen
+    left, right, sinks, starts, packs = seen
     sinks = sinks if left else 0
     out, packed = [], []
     for first, last in zip(starts, starts[1:]):
@@ -71,7 +72,7 @@ def _between(a, rows, row_at, c, keys, key_at, seen):
         u, w = max(c, first), min(c + keys, last)
         if p >= r or u >= w:
             continue
-        if (p, r) == (u, w) and not sinks and len(starts) > 2:
+        if (p, r) == (u, w) and not sinks and packs and len(starts) > 2:
             packed.append((p, r))
             continue
         front = min(max(first + sinks, u), w)

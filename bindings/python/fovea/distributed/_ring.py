@@ -53,29 +53,43 @@ def begins(op, starts, total):
     return starts
 
 
-def seen_by(op, peers, tokens, causal, left, right, sinks, starts):
-    """Seen, from the numbers of a call."""
+def seen_by(op, peers, tokens, causal, left, right, sinks, starts, chunk=0, batch=1):
+    """Seen, from the numbers of a call.  Chunks are texts behind one another."""
     left, right = _peers.count(op, "window_left", left), _peers.count(op, "window_right", right)
     sinks = _peers.count(op, "sink_keys", sinks)
     right = 1 if flag(op, "causal", causal) else right
-    return Seen(left, right, sinks, begins(op, starts, tokens * peers.size))
+    total = sum(tokens) if isinstance(tokens, tuple) else tokens * peers.size
+    starts, chunk = begins(op, starts, total), _peers.count(op, "local_chunk", chunk)
+    if chunk:
+        if sinks:
+            raise InvalidArgument(f"{op}: sink_keys is {sinks}, wanted 0 with local_chunk")
+        firsts = [x for a, b in zip(starts, starts[1:]) for x in range(a, b, chunk)]
+        starts = (*firsts, starts[-1])
+    return Seen(left, right, sinks, starts, batch == 1)
 
 
 class Hops:
     """The hops of a plan, with the tensors of the rank whose keys are seen: those of the next hop
     come while this one is computed."""
 
-    def __init__(self, peers, steps, tensors):
-        self.peers, self.steps, self.tensors = peers, steps, tensors
+    def __init__(self, peers, steps, tensors, tokens=None):
+        self.peers, self.steps, self.tensors, self.tokens = peers, steps, tensors, tokens
+
+    def room(self, x, rank):
+        """For what a rank sends in the place of this rank's x."""
+        if not isinstance(self.tokens, tuple):
+            return torch.empty_like(x)
+        return x.new_empty((x.shape[0], self.tokens[rank], *x.shape[2:]))
 
     def ask(self, i):
         if i >= len(self.steps):
             return None
         peers, (hop, mine, theirs) = self.peers, self.steps[i]
-        rooms = [torch.empty_like(x) for x in self.tensors] if mine else []
+        source = (peers.rank - hop) % peers.size
+        rooms = [self.room(x, source) for x in self.tensors] if mine else []
         return peers.exchange(
             (peers.rank + hop) % peers.size if theirs else None, self.tensors,
-            (peers.rank - hop) % peers.size if mine else None, rooms, 2 * hop,
+            source if mine else None, rooms, 2 * hop,
         )  # fmt: skip
 
     def __iter__(self):
@@ -134,6 +148,38 @@ def windows(piece):
     }  # fmt: skip
 
 
+class Fields:
+    """What the call of a piece has beside its tensors.  With ALiBi those are positions in the whole
+    text, whose distances count; windows are then those of the whole text too."""
+
+    def __init__(self, peers, layout, tokens, seen, numbers):
+        self.peers, self.layout, self.tokens, self.made = peers, layout, tokens, {}
+        self.seen, self.numbers = seen, numbers
+
+    def of(self, piece, hop, q, k, alibi):
+        fields = {**self.numbers, **windows(piece), **packing(piece, q.device, self.made)}
+        if alibi is not None:
+            seen, rank, (b, _, h, _) = self.seen, self.peers.rank, q.shape
+            fields.update(
+                window_left=seen.left if piece.left else 0, causal=0,
+                window_right=seen.right if piece.right else 0,
+                alibi=alibi.expand(b, h).contiguous(),
+                query_position=self.places(rank, q)[slice(*piece.rows)].expand(b, h, -1),
+                key_position=self.places((rank - hop) % self.peers.size, q)[
+                    slice(*piece.keys)
+                ].expand(b, k.shape[2], -1),
+            )  # fmt: skip
+        return fields
+
+    def places(self, rank, q):
+        """Positions of a rank's tokens."""
+        if rank not in self.made:
+            spans = _order.chunks(rank, self.peers.size, self.tokens, self.layout)
+            of = [torch.arange(a, a + n, dtype=torch.int32, device=q.device) for a, n in spans]
+            self.made[rank] = torch.cat(of)
+        return self.made[rank]
+
+
 class States:
     """o and lse of rows over the keys seen so far: slot 0; slot 1 is where a new part is made."""
 
@@ -159,20 +205,20 @@ class States:
 
 class _Ring(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, q, k, v, sink_logit, peers, steps, numbers):
+    def forward(ctx, q, k, v, sink_logit, alibi, peers, steps, fields):
         place = place_of(q.device)
         place.follow()
-        context, states, cache = place.context, States(q, v.shape[3]), {}
+        context, states = place.context, States(q, v.shape[3])
         k, v = k.contiguous(), v.contiguous()
-        for _, mine, held in Hops(peers, steps, [k, v]):
+        for hop, mine, held in Hops(peers, steps, [k, v], fields.tokens):
             for piece in mine:
                 (a, b), (x, y) = piece.rows, piece.keys
+                more = fields.of(piece, hop, q, k, alibi)
 
-                def run(o, lse, a=a, b=b, x=x, y=y, piece=piece, held=held):
+                def run(o, lse, a=a, b=b, x=x, y=y, more=more, held=held):
                     ops.attention_forward(
-                        context, q[:, a:b], held[0][:, x:y], held[1][:, x:y], o=o, lse=lse,
-                        **numbers, **windows(piece), **packing(piece, q.device, cache),
-                    )  # fmt: skip
+                        context, q[:, a:b], held[0][:, x:y], held[1][:, x:y], o=o, lse=lse, **more
+                    )
 
                 states.add(piece.rows, run, context)
         o, lse = states.o[0], states.lse[0].clone()
@@ -181,25 +227,31 @@ class _Ring(torch.autograd.Function):
             o = o * (lse - total).exp().transpose(1, 2)[..., None]
             lse = total
         o = o.to(q.dtype) if q.dtype != torch.float32 or sink_logit is not None else o.clone()
-        ctx.save_for_backward(q, k, v, sink_logit, o, lse)
-        ctx.peers, ctx.steps, ctx.numbers, ctx.cache = peers, steps, numbers, cache
+        ctx.save_for_backward(q, k, v, sink_logit, alibi, o, lse)
+        ctx.peers, ctx.steps, ctx.fields = peers, steps, fields
         ctx.set_materialize_grads(False)
         return o, lse
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, dout, dlse):
-        q, k, v, sink_logit, o, lse = ctx.saved_tensors
+        q, k, v, sink_logit, alibi, o, lse = ctx.saved_tensors
         place = place_of(q.device)
         place.follow()
         dout = torch.zeros_like(o) if dout is None else dout.contiguous()
         dlse = None if dlse is None else dlse.contiguous()
         dq, dk, dv = [torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (q, k, v)]
+        dalibi = None
+        if alibi is not None and ctx.needs_input_grad[4]:
+            dalibi = torch.zeros((q.shape[0], q.shape[2]), dtype=torch.float32, device=q.device)
         home = Home(ctx.peers, [dk, dv])
-        for (hop, mine, held), (_, _, theirs) in zip(Hops(ctx.peers, ctx.steps, [k, v]), ctx.steps):
+        of_rows = (q, o, lse, dout, dlse, alibi)
+        hops = Hops(ctx.peers, ctx.steps, [k, v], ctx.fields.tokens)
+        for (hop, mine, held), (_, _, theirs) in zip(hops, ctx.steps):
             parts = None
             if mine:
-                parts = _gradients(place.context, ctx, mine, held, (q, o, lse, dout, dlse), dq)
+                call = place.context, ctx.fields, hop, mine
+                parts = _gradients(*call, held, of_rows, dq, dalibi)
             home.send(hop, parts, theirs, [k, v])
         home.add()
         dsink = None
@@ -207,44 +259,55 @@ class _Ring(torch.autograd.Function):
             delta = (dout.float() * o.float()).sum(-1).transpose(1, 2)
             delta = delta if dlse is None else delta - dlse
             dsink = -((sink_logit[:, None] - lse).exp() * delta).sum((0, 2))
-        return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), dsink, None, None, None
+        dalibi = None if dalibi is None else dalibi.sum(0)
+        made = dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+        return *made, dsink, dalibi, None, None, None
 
 
-def _gradients(context, ctx, mine, held, of_rows, dq):
-    """dk and dv of one hop, in the keys' dtype; dq is added to."""
-    q, o, lse, dout, dlse = of_rows
+def _gradients(context, fields, hop, mine, held, of_rows, dq, dalibi):
+    """dk and dv of one hop, in the keys' dtype; dq and dalibi are added to."""
+    q, o, lse, dout, dlse, alibi = of_rows
     k, v = held
     sums = [torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in held]
     for piece in mine:
         (a, b), (x, y) = piece.rows, piece.keys
+        more = fields.of(piece, hop, q, k, alibi)
+        if dalibi is not None:
+            more["dalibi"] = torch.empty_like(dalibi)
         made = ops.attention_backward(
             context, q[:, a:b], k[:, x:y], v[:, x:y], o[:, a:b], lse[:, :, a:b], dout[:, a:b],
-            dlse=None if dlse is None else dlse[:, :, a:b], **ctx.numbers, **windows(piece),
-            **packing(piece, q.device, ctx.cache),
+            dlse=None if dlse is None else dlse[:, :, a:b], **more,
         )  # fmt: skip
         dq[:, a:b] += made[0]
         sums[0][:, x:y] += made[1]
         sums[1][:, x:y] += made[2]
+        if dalibi is not None:
+            dalibi += more["dalibi"]
     return [total.to(x.dtype) for total, x in zip(sums, held)]
 
 
 @_peers.eager
 def ring_attention(q, k, v, group=None, *, causal=False, scale=None, window_left=0, window_right=0,
-                   sink_keys=0, softcap=0.0, sink_logit=None, query_start=None, layout="zigzag",
-                   return_lse=False, check=True):  # fmt: skip
+                   sink_keys=0, local_chunk=0, softcap=0.0, alibi=None, sink_logit=None,
+                   query_start=None, layout="zigzag", tokens=None, return_lse=False,
+                   check=True):  # fmt: skip
     """Attention of a text that is cut over the ranks of a group, with gradients.
 
     q (b, s, h, d), k (b, s, g, d), v (b, s, g, e): this rank's tokens, as shard(x, layout=layout)
-    gives them; s, h, g, d, e are the same on every rank.  Gives this rank's rows of o, and with
+    gives them; s, h, g, d, e are the same on every rank (s: without tokens).  Gives this rank's rows of o, and with
     return_lse (o, lse), lse (b, h, s) f32.
 
     group         None (all ranks), a ProcessGroup, or a DeviceMesh of one axis
-    causal, scale, window_left, window_right, sink_keys, softcap   as fovea.torch.attention, of
-                  positions in the whole text
-    sink_logit    (h), the same on every rank; its gradient is that of this rank's rows
+    causal, scale, window_left, window_right, sink_keys, local_chunk, softcap   as
+                  fovea.torch.attention, of positions in the whole text; sink_keys without
+                  local_chunk
+    alibi         (h), the same on every rank: slope times distance in the whole text is subtracted;
+                  without query_start and local_chunk
+    sink_logit    (h), the same on every rank; gradients of both are those of this rank's rows
     query_start   packed texts: their first tokens in the whole, then the end of the last; integers,
                   or a tensor, which is read.  Then b = 1
     layout        "zigzag": the same causal work on every rank; "contiguous"
+    tokens        every rank's number of tokens, where they differ; then "contiguous"
     check         arguments are compared over the ranks before a call.  False saves an exchange of
                   1 KiB, and ranks that differ then end in a timeout
 
@@ -252,39 +315,56 @@ def ring_attention(q, k, v, group=None, *, causal=False, scale=None, window_left
     rounded to k's dtype, as the library gives them, and summed in f32.  Bits are the same every run
     for a fixed number of ranks."""
     op = "ring_attention"
-    peers = _peers.Peers(op, group)
+    peers = _peers.peers_of(op, group)
     if torch.is_tensor(q):
         q, k, v = autocast(q, k, v)
-    numbers = {}
+    numbers, state = {}, {}
 
     def describe():
-        words = _peers.tensors(op, {"q": 4, "k": 4, "v": 4, "sink_logit": 1}, q=q, k=k, v=v,
-                               sink_logit=sink_logit)  # fmt: skip
+        words = _peers.tensors(op, {"q": 4, "k": 4, "v": 4, "alibi": 1, "sink_logit": 1}, q=q, k=k,
+                               v=v, alibi=alibi, sink_logit=sink_logit)  # fmt: skip
         _peers.attend_shapes(op, q, k, v)
         _order.layout_of(op, layout)
-        _order.even(op, q.shape[1], peers.size, layout)
-        if sink_logit is not None and sink_logit.shape[0] != q.shape[2]:
-            raise InvalidArgument(
-                f"{op}: sink_logit has {sink_logit.shape[0]} elements, wanted {q.shape[2]}"
-            )
+        state["tokens"] = q.shape[1]
+        if tokens is None:
+            _order.even(op, q.shape[1], peers.size, layout)
+        else:
+            own = peers.rank, q.shape[1]
+            state["tokens"] = _order.counts(op, tokens, peers.size, layout, own)
+            words = [f"{n} has {x.shape[0]} x {tuple(x.shape[2:])} a token, {x.dtype}"
+                     for n, x in (("q", q), ("k", k), ("v", v))]  # fmt: skip
+            words.append(f"tokens is {state['tokens']}")
+        of_heads(op, q, alibi=alibi, sink_logit=sink_logit)
         if query_start is not None and q.shape[0] != 1:
             raise InvalidArgument(f"{op}: q has batch {q.shape[0]}, wanted 1 with query_start")
-        numbers["seen"] = seen_by(op, peers, q.shape[1], causal, window_left, window_right,
-                                  sink_keys, query_start)  # fmt: skip
+        if alibi is not None and (query_start is not None or local_chunk):
+            other = "local_chunk" if local_chunk else "query_start"
+            raise InvalidArgument(f"{op}: alibi is given, wanted none with {other}")
+        seen = seen_by(op, peers, state["tokens"], causal, window_left, window_right, sink_keys,
+                       query_start, local_chunk, q.shape[0])  # fmt: skip
         numbers["scale"] = scaling(op, scale)
         numbers["softcap"] = float(number(op, "softcap", softcap))
-        seen = numbers["seen"]
+        state["seen"] = seen
         starts = seen.starts if len(seen.starts) < 8 else hash(seen.starts)
         return words + [
             f"{name} is {value}"
             for name, value in {
                 "layout": layout, "causal or window_right": seen.right, "window_left": seen.left,
                 "sink_keys": seen.sinks, "scale": numbers["scale"], "softcap": numbers["softcap"],
-                "query_start": starts,
+                "query_start" if not local_chunk else "local_chunk's starts": starts,
             }.items()
         ]  # fmt: skip
 
     peers.agree(check, describe)
-    steps = plan(peers.rank, peers.size, q.shape[1], layout, numbers.pop("seen"))
-    o, lse = _Ring.apply(q, k, v, single(sink_logit), peers, steps, numbers)
+    seen, tokens = state["seen"], state["tokens"]
+    steps = plan(peers.rank, peers.size, tokens, layout, seen)
+    fields = Fields(peers, layout, tokens, seen, numbers)
+    o, lse = _Ring.apply(q, k, v, single(sink_logit), single(alibi), peers, steps, fields)
     return (o, lse) if return_lse else o
+
+
+def of_heads(op, q, **named):
+    """Refuses what has not one number for each head."""
+    for name, x in named.items():
+        if x is not None and x.shape[0] != q.shape[2]:
+            raise InvalidArgument(f"{op}: {name} has {x.shape[0]} elements, wanted {q.shape[2]}")

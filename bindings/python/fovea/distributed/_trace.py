@@ -46,7 +46,7 @@ def trace(q, k, v, group=None, *, keep, block_rows=64, block_keys=64, causal=Fal
         return words + [f"{name} is {x}" for name, x in told.items()]
 
     peers.agree(check, describe)
-    keys, values = [_order.joined(peers, x, 1, layout) for x in (k, v)]
+    keys, values = [_order.joined(peers, x, 1, layout, x.shape[1]) for x in (k, v)]
     parts, at = [], 0
     for first, tokens in _order.chunks(peers.rank, peers.size, q.shape[1], layout):
         rows, last = q[:, at : at + tokens], keys.shape[1]
