@@ -52,27 +52,27 @@ class LowBit(Case):
 
         kind = torch.bfloat16
         table = torch.randperm(pool, device=device).reshape(self.b, pages).int()
-        return [
-            of(pool, groups, self.g, self.d, self.bits, dtype=torch.int32),
-            of(pool, groups, self.g, self.d),
-            of(pool, groups, self.g, self.d),
-            values(words, torch.int32),
-            values(self.d // GROUP),
-            values(self.d // GROUP),
-            of(self.b, RESIDUAL, self.g, self.d, dtype=kind),
-            of(self.b, RESIDUAL + 1, self.g, self.d, dtype=kind),
-            of(self.b, 4, dtype=torch.int32),
-            table,
-        ]
+        return {
+            "k_code": of(pool, groups, self.g, self.d, self.bits, dtype=torch.int32),
+            "k_scale": of(pool, groups, self.g, self.d),
+            "k_zero": of(pool, groups, self.g, self.d),
+            "v_code": values(words, torch.int32),
+            "v_scale": values(self.d // GROUP),
+            "v_zero": values(self.d // GROUP),
+            "k_tail": of(self.b, RESIDUAL, self.g, self.d, dtype=kind),
+            "v_tail": of(self.b, RESIDUAL + 1, self.g, self.d, dtype=kind),
+            "counter": of(self.b, 4, dtype=torch.int32),
+            "page_table": table,
+        }
 
     def setup(self, ctx, device, seed):
         normal = self.draw(device, seed)
         q = normal(self.b, 1, self.h, self.d)
         k, v = (normal(self.b, self.t, self.g, self.d) for _ in "kv")
         cache = self.cache(device)
-        fovea.x_kv_append(ctx, k, v, *cache, bits=self.bits)
-        fields = {"bits": self.bits, "key_max": self.t, "causal": 1}
-        own = Own("x_kv_decode", ctx, q, *cache, compared=0, **fields)
+        fovea.x_kv_append(ctx, k, v, bits=self.bits, **cache)
+        fields = {**cache, "bits": self.bits, "key_max": self.t, "causal": 1}
+        own = Own("x_kv_decode", ctx, q, compared=0, **fields)
         return own, Own("attention_forward", ctx, q, k, v, compared=0, causal=1)
 
 

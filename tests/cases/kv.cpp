@@ -4,16 +4,18 @@
 //   at=n     tokens that the first sequence has before the call; others follow from it
 //   cut=1    decode: lengths as after truncation, tails part full
 //   holes    pages that are absent
-#include "oracle/kv.h"
-
+//   wild=1   append: NaN and infinities
+//   k_outlier, v_outlier, k_first v_first   of the formats of levels, where they are given
 #include "cases/table.h"
+#include "oracle/kv_levels.h"
 
 namespace cases {
 namespace {
 
 class KvBuild {
  public:
-  KvBuild(const char* op, const std::string& words, uint64_t seed) : made(op, words, seed) {
+  KvBuild(const char* op, const std::string& words, uint64_t seed)
+      : made(op, words + fields_of(words), seed) {
     std::map<std::string, int64_t> said;
     for (const std::string& word : contract::split(words))
       if (const size_t at = word.find('='); at != std::string::npos && word.find('.') > word.size())
@@ -23,6 +25,7 @@ class KvBuild {
     };
     bits_ = of("bits", 2), group_ = of("group", 32), at_ = of("at", -1);
     holes_ = said.count("holes") != 0, cut_ = said.count("cut") != 0;
+    format_ = of("format", 0), wild_ = said.count("wild") != 0;
     Letters& x = made.letters;
     x["residual"] = of("residual", 2 * group_), x["page"] = of("page", 2 * group_);
     x["pages"] = of("pages", 4), x["e"] = of("e", group_);
@@ -35,6 +38,9 @@ class KvBuild {
     x["v_words"] = x["e"] * bits_ / 32, x["v_groups"] = x["e"] / group_;
     x["ring"] = x["residual"] + 1;
     capacity_ = x["pages"] * x["page"];
+    x["levels"] = int64_t{1} << bits_, x["firsts"] = of("firsts", 1);
+    x["k_outliers"] = of("k_outliers", 2), x["v_outliers"] = of("v_outliers", 2);
+    x["positions"] = capacity_, x["half"] = of("half", x["d"] / 2);
     made.inputs();
   }
 
@@ -42,6 +48,7 @@ class KvBuild {
     KvBuild one("x_kv_append", words, seed);
     one.fill(seed);
     one.made.outputs();
+    if (one.format_) return one.append_levels();
     const oracle::KvAppendOracle o(one.made.params<fovea_x_kv_append_params>());
     one.count({{"k_new", o.k_new}, {"v_new", o.v_new}, {"page_table", o.table}});
     const oracle::KvAppended& to = o.out;
@@ -72,7 +79,18 @@ class KvBuild {
                {"k_tail", exact.k_tail},
                {"v_tail", exact.v_tail},
                {"counter", exact.counter},
-               {"page_table", exact.table}});
+               {"page_table", exact.table},
+               {"k_level", exact.levels.k_level},
+               {"v_level", exact.levels.v_level},
+               {"k_offset", exact.levels.k_offset},
+               {"k_range", exact.levels.k_range},
+               {"v_bound", exact.levels.v_bound},
+               {"k_norm", exact.levels.k_norm},
+               {"v_norm", exact.levels.v_norm},
+               {"k_outlier", exact.levels.k_outlier},
+               {"v_outlier", exact.levels.v_outlier},
+               {"k_first", exact.levels.k_first},
+               {"v_first", exact.levels.v_first}});
     const oracle::KvDecodeOracle rounded(p, oracle::Mode::rounded);
     const auto a = oracle::forward(exact.a, p.o, p.lse, oracle::Mode::exact);
     const auto b = oracle::forward(rounded.a, p.o, p.lse, oracle::Mode::rounded);
@@ -80,15 +98,40 @@ class KvBuild {
     return std::move(one.made.call);
   }
 
+  // The tensors that a format needs.
+  static std::string fields_of(const std::string& words) {
+    if (words.find("format=1") != std::string::npos)
+      return " k_level v_level k_offset k_range v_bound";
+    if (words.find("format=2") != std::string::npos) return " k_level v_level k_norm v_norm";
+    return " k_scale k_zero v_scale v_zero k_tail v_tail";
+  }
+
  private:
   struct State {
     int64_t length, keys, values;
   };
+  harness::Call append_levels() {
+    const oracle::KvAppendLevels o(made.params<fovea_x_kv_append_params>());
+    count({{"k_new", o.k_new}, {"v_new", o.v_new}, {"page_table", o.table}});
+    const oracle::KvLevelsOut& to = o.out;
+    made.expect({{"k_code", to.k_code, to.k_code, true},
+                 {"v_code", to.v_code, to.v_code, true},
+                 {"v_bound", to.v_bound, to.v_bound, true},
+                 {"k_norm", to.k_norm, to.k_norm, true},
+                 {"v_norm", to.v_norm, to.v_norm, true},
+                 {"k_outlier", to.k_outlier, to.k_outlier, true},
+                 {"v_outlier", to.v_outlier, to.v_outlier, true},
+                 {"k_first", to.k_first, to.k_first, true},
+                 {"v_first", to.v_first, to.v_first, true},
+                 {"counter", to.counter, to.counter, true}});
+    return std::move(made.call);
+  }
   // Rows differ: as asked, empty, one token, nearly full, and around the edge of a tail.
   State state(int64_t row) {
     const int64_t at = at_ >= 0 ? at_ : capacity_ / 2, residual = made.letters["residual"];
     const int64_t lengths[] = {at, 0, 1, capacity_ - 1, at + 1, residual};
     State s{std::min(lengths[row % 6], capacity_), 0, 0};
+    if (format_) return {s.length, s.length, s.length};
     if (s.length > 0) {
       s.keys = (s.length - 1) / residual * residual;
       s.values = std::max<int64_t>(0, s.length - 1 - residual);
@@ -101,8 +144,41 @@ class KvBuild {
   double start(int64_t r, int64_t total) const {
     return static_cast<double>(r == 0 ? 0 : r == 1 ? total / 2 : r == 2 ? total / 2 + 1 : total);
   }
+  // Levels are not evenly spaced.  Those of norms are for rows of length 1.
+  double level(int64_t i, int64_t width) const {
+    const double of = (2.0 * static_cast<double>(i) + 1) / std::exp2(bits_) - 1;
+    const double y = of * (0.7 + 0.3 * std::abs(of));
+    return format_ == 2 ? 2 * y / std::sqrt(static_cast<double>(width)) : y;
+  }
+  // Every third entry is unused.
+  double entry(const int64_t* i, int64_t outliers, int64_t columns, double normal) const {
+    if ((i[1] + i[2]) % 3 == 2) return 65535;
+    uint8_t bytes[2];
+    oracle::encode(FOVEA_F16, normal, bytes);
+    const auto column = static_cast<uint32_t>(i[2] * columns / outliers + i[1] % 2);
+    return static_cast<int32_t>(column | static_cast<uint32_t>(bytes[0]) << 16 |
+                                static_cast<uint32_t>(bytes[1]) << 24);
+  }
   double value(const std::string& field, const int64_t* i, double normal, double uniform) {
     Letters& x = made.letters;
+    const bool reads = !made.has("k_new");
+    if (field == "k_level") return level(i[0], x["d"]);
+    if (field == "v_level") return level(i[0], x["e"]);
+    if (field == "k_offset") return 0.3 * normal;
+    if (field == "k_range") return 1 + uniform;
+    if (field == "v_bound") return i[2] ? 1 + uniform : 0.3 * normal;
+    if (field == "k_norm") return (0.7 + uniform) * std::sqrt(static_cast<double>(x["d"]));
+    if (field == "v_norm") return (0.7 + uniform) * std::sqrt(static_cast<double>(x["e"]));
+    if (field == "k_outlier" && reads) return entry(i, x["k_outliers"], x["g"] * x["d"], normal);
+    if (field == "v_outlier" && reads) return entry(i, x["v_outliers"], x["g"] * x["e"], normal);
+    if (field == "k_outlier" || field == "v_outlier") return std::floor(uniform * 1e6);
+    if (field == "cos" || field == "sin") {
+      const double angle =
+          static_cast<double>(i[0]) * std::pow(1e4, -static_cast<double>(i[1]) / 8);
+      return field == "cos" ? std::cos(angle) : std::sin(angle);
+    }
+    if (wild_ && (field == "k_new" || field == "v_new") && uniform < 0.08)
+      return uniform < 0.02 ? -HUGE_VAL : uniform < 0.05 ? HUGE_VAL : NAN;
     if (field == "query_start") return start(i[0], x["s"]);
     if (field == "query_len")
       return static_cast<double>(i[0] == 0 ? x["s"] : i[0] == 1 ? x["s"] / 2 : 0);
@@ -136,6 +212,7 @@ class KvBuild {
   }
   void count(std::initializer_list<std::pair<const char*, const oracle::Tracked&>> fields) {
     for (const auto& [name, x] : fields) {
+      if (!made.has(name)) continue;
       const size_t at = made.call.field(name);
       const int64_t rank = made.call.fields[at].tensor.ndim;
       made.call.account(at, [&x = x, rank](const int64_t* i) { return x.was_read(i, rank); });
@@ -143,8 +220,8 @@ class KvBuild {
   }
 
   TableCall made;
-  int64_t bits_, group_, at_, capacity_;
-  bool holes_, cut_;
+  int64_t bits_, group_, at_, capacity_, format_;
+  bool holes_, cut_, wild_;
 };
 
 using contract::Words;
@@ -157,8 +234,55 @@ const Words kFormats = {"bits=2 group=32",
                         "group=32 residual=32",
                         "bits=4 group=128 pages=2",
                         ""};
+const Words kLevels = {"bits=2",
+                       "bits=3",
+                       "bits=4",
+                       "bits=4 group=8",
+                       "bits=2 group=16 page=48",
+                       "bits=3 group=64",
+                       "bits=4 group=128 pages=2"};
+// Outliers and first tokens, of 80 columns and more.
+const Words kRest = {"format=1",
+                     "format=1 k_outlier v_outlier",
+                     "format=1 k_outlier v_outlier k_outliers=10 v_outliers=6 k_first v_first",
+                     "format=1 k_outlier k_first v_first firsts=3",
+                     "format=1 v_outlier v_outliers=0 k_first v_first firsts=0",
+                     "format=2",
+                     "format=2 k_first v_first firsts=70"};
 const Words kTypes = {":f16", ":bf16"};
 const Words kLays = {"contiguous", "head_first", "gaps", "odd"};
+
+// The formats of levels.
+void append_levels(WordCases& cases) {
+  cases.add(
+      "format=1 b=1 s=3 g=2 d=4 bits=4 group=8 page=8 pages=3 at=6 k_outlier v_outlier k_first "
+      "v_first",
+      "small", true);
+  cases.add("format=2 b=1 s=3 g=1 d=3 bits=3 page=32 pages=1 at=4", "small", true);
+  for (int64_t at = 0; at <= 17; ++at)
+    for (const char* more : {"s=1", "s=20", "s=0 flush=1"})
+      for (const char* format : {"format=1 k_outlier v_outlier k_first v_first firsts=9",
+                                 "format=2 k_first v_first firsts=2"})
+        cases.add(format + std::string(" b=1 g=2 d=5 bits=4 group=8 page=16 pages=3 at=") +
+                      std::to_string(at) + " " + more,
+                  "edge");
+  Words types;
+  for (const std::string& type : kTypes) types.push_back("k_new" + type);
+  cases.sweep("",
+              {kRest,
+               types,
+               kLevels,
+               {"s=1", "s=5", "s=70", "s=150"},
+               {"b=1", "b=3", "b=4 query_len", "query_start", "b=4 cache_row", "b=2 query_max=9"},
+               {"", "wild=1"},
+               {"g=1 d=64", "g=2 d=40", "g=3 d=5"},
+               {"", "holes=1", "at=0", "at=33", "at=64"},
+               kLays},
+              "", 303);
+  for (const char* words : {"b=0 s=1", "s=0", "g=0 s=3", "d=0 s=3", "e=0 s=70", "pages=0 s=3"})
+    for (const char* format : {"format=1 ", "format=2 "})
+      cases.add(format + std::string(words), "edge");
+}
 
 std::vector<harness::Case> appends() {
   WordCases cases("x_kv_append", KvBuild::append);
@@ -186,6 +310,7 @@ std::vector<harness::Case> appends() {
   for (const char* words : {"b=0 s=1", "s=0", "s=0 flush=1", "g=0 s=3", "d=0 s=3", "e=0 s=70",
                             "pages=0 s=3", "s=9 cut=1 at=100"})
     cases.add(words, "edge");
+  append_levels(cases);
   return cases.cases();
 }
 
@@ -226,6 +351,40 @@ std::vector<harness::Case> split_decodes() {
   return all;
 }
 
+// The formats of levels, and keys that decode rotates in any format.
+void decode_levels(WordCases& cases) {
+  cases.add(
+      "format=1 b=1 s=1 h=2 g=1 d=4 bits=4 group=8 page=8 pages=2 at=11 lse k_outlier v_outlier "
+      "k_first v_first cos sin",
+      "small", true);
+  cases.add("format=2 b=1 s=1 h=2 g=1 d=4 bits=3 page=32 pages=1 at=20 lse", "small", true);
+  Words types;
+  for (const std::string& type : kTypes)
+    types.push_back("q" + type), types.push_back("q" + type + " o:f32");
+  cases.sweep("",
+              {kRest,
+               types,
+               kLevels,
+               {"s=1", "s=3", "s=40"},
+               {"h=2 g=2", "h=8 g=1", "h=6 g=2"},
+               {"b=1", "b=3", "b=4 query_len", "query_start", "b=4 cache_row", "b=2 key_max=50"},
+               {"d=64", "d=40", "d=80"},
+               {"", "cos sin", "cos sin half=8 rope_begin=12 rope_interleaved=1"},
+               {"", "holes=1", "at=0", "at=1", "at=33"},
+               {"causal=1", "causal=1 window_left=30", "window_left=20 window_right=3",
+                "causal=1 window_left=9 sink_keys=4"},
+               {"", "lse", "lse sink_logit splits=3"},
+               kLays},
+              "", 304);
+  for (const char* words : {"cos sin b=2 s=1 h=4 g=2 d=64 at=150 causal=1 lse",
+                            "cos sin b=2 s=20 h=4 g=2 d=64 bits=4 lse"})
+    cases.add(words, "rope");
+  for (const char* words : {"b=0 h=2 g=1", "s=0 h=2 g=1", "h=0 g=1", "h=0 g=0",
+                            "pages=0 h=2 g=1 lse", "h=2 g=1 at=0 lse sink_logit"})
+    for (const char* format : {"format=1 ", "format=2 "})
+      cases.add(format + std::string(words), "edge");
+}
+
 std::vector<harness::Case> decodes() {
   WordCases cases("x_kv_decode", KvBuild::decode);
   cases.add("b=1 s=1 h=2 g=1 d=4 bits=4 group=8 residual=8 page=8 pages=3 at=20 lse", "small",
@@ -256,6 +415,7 @@ std::vector<harness::Case> decodes() {
        {"b=0 h=2 g=1", "s=0 h=2 g=1", "h=0 g=1", "h=0 g=0", "pages=0 h=2 g=1 lse",
         "h=2 g=1 at=0 lse sink_logit", "h=4 g=2 d=576 e=32 at=9", "h=4 g=2 d=8 e=576 at=70"})
     cases.add(words, "edge");
+  decode_levels(cases);
   std::vector<harness::Case> all = cases.cases();
   for (harness::Case& one : split_decodes()) all.push_back(std::move(one));
   return all;

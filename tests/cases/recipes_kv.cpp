@@ -118,12 +118,14 @@ Table of_bits(int64_t bits) {
   return Table("x_kv_decode", [bits](TableCall& made) { return by_the_paper(made, bits); });
 }
 
+const std::string kTensors = "k_scale k_zero v_scale v_zero k_tail v_tail";
+
 void method(std::vector<harness::Case>& all, Table& table, int64_t bits) {
   table.shape([bits](TableCall& made) { shape(made, bits); })
       .contents([bits](const TableCall& made, const std::string& field, const int64_t* i,
                        double normal) { return Cached(made, bits).contents(field, i, normal); });
-  table.each("small", {"b=1 s=1 t=70 h=2 g=1 d=2 e=32 residual=32 page=32 lse"}, true);
-  table.sweep({{"q:f16", "q:bf16"},
+  table.each("small", {"b=1 s=1 t=70 h=2 g=1 d=2 e=32 residual=32 page=32 lse " + kTensors}, true);
+  table.sweep({{"q:f16 " + kTensors, "q:bf16 " + kTensors},
                {"b=1 s=1 t=129", "b=2 s=1 t=128", "b=2 s=3 t=170", "b=1 s=20 t=150"},
                {"h=2 g=1 d=8 e=32", "h=2 g=2 d=12 e=64"},
                {"residual=128", "residual=32", "residual=64 page=96"},

@@ -11,21 +11,24 @@ namespace oracle {
 
 // What both calls say of the cache.
 struct KvShape {
-  int64_t bits, group, g, d, e, residual, page, pages, pool, rows, codes;
+  int64_t format, bits, group, g, d, e, residual, page, pages, pool, rows, codes, firsts;
 
+  // d and e are the widths of `keys` and `values`.
   template <class P>
-  explicit KvShape(const P& p)
-      : bits(p.bits ? p.bits : 2),
+  KvShape(const P& p, const fovea_tensor& keys, const fovea_tensor& values)
+      : format(p.format),
+        bits(p.bits ? p.bits : 2),
         group(p.group ? p.group : 32),
-        g(p.k_tail.shape[2]),
-        d(p.k_tail.shape[3]),
-        e(p.v_tail.shape[3]),
-        residual(p.k_tail.shape[1]),
+        g(p.k_code.shape[2]),
+        d(keys.shape[3]),
+        e(values.shape[3]),
+        residual(format ? 0 : p.k_tail.shape[1]),
         page(p.v_code.shape[1]),
         pages(p.page_table.shape[1]),
         pool(p.v_code.shape[0]),
-        rows(p.k_tail.shape[0]),
-        codes(32 / bits) {}
+        rows(p.counter.shape[0]),
+        codes(32 / bits),
+        firsts(p.k_first.data ? p.k_first.shape[1] : 0) {}
   int64_t capacity() const { return pages * page; }
 };
 
@@ -47,7 +50,7 @@ struct KvAppended {
 class KvAppendOracle {
  public:
   explicit KvAppendOracle(const fovea_x_kv_append_params& p)
-      : at(p),
+      : at(p, p.k_new, p.v_new),
         k_new(p.k_new),
         v_new(p.v_new),
         k_tail(p.k_tail),
@@ -178,10 +181,48 @@ class KvAppendOracle {
   int64_t row_ = 0, length_ = 0, keys_ = 0, values_ = 0;
 };
 
+// What decode reads in the formats of levels.
+struct KvLevels {
+  Tracked k_level, v_level, k_offset, k_range, v_bound, k_norm, v_norm, k_outlier, v_outlier;
+  Tracked k_first, v_first;
+
+  explicit KvLevels(const fovea_x_kv_decode_params& p)
+      : k_level(p.k_level),
+        v_level(p.v_level),
+        k_offset(p.k_offset),
+        k_range(p.k_range),
+        v_bound(p.v_bound),
+        k_norm(p.k_norm),
+        v_norm(p.v_norm),
+        k_outlier(p.k_outlier),
+        v_outlier(p.v_outlier),
+        k_first(p.k_first),
+        v_first(p.v_first) {}
+
+  double key(int64_t format, int64_t code, int64_t id, int64_t slot, int64_t head,
+             int64_t c) const {
+    return format == 2 ? k_level(code) * k_norm(id, slot, head)
+                       : k_level(code) * k_range(head, c) + k_offset(head, c);
+  }
+  double value(int64_t format, int64_t code, int64_t id, int64_t slot, int64_t head) const {
+    return format == 2 ? v_level(code) * v_norm(id, slot, head)
+                       : v_level(code) * v_bound(id, slot, 1) + v_bound(id, slot, 0);
+  }
+  // What the entry of a column holds; 0: there is none.
+  static double lacks(const Tracked& outlier, int64_t id, int64_t slot, int64_t column) {
+    for (int64_t n = 0; outlier && n < outlier.x.shape[2]; ++n) {
+      const auto entry = static_cast<uint32_t>(static_cast<int32_t>(outlier(id, slot, n)));
+      uint8_t bytes[2] = {static_cast<uint8_t>(entry >> 16), static_cast<uint8_t>(entry >> 24)};
+      if ((entry & 65535) == column) return decode(FOVEA_F16, bytes);
+    }
+    return 0;
+  }
+};
+
 class KvDecodeOracle {
  public:
   KvDecodeOracle(const fovea_x_kv_decode_params& p, Mode mode)
-      : at(p),
+      : at(p, p.q, p.o),
         k_code(p.k_code),
         k_scale(p.k_scale),
         k_zero(p.k_zero),
@@ -191,7 +232,10 @@ class KvDecodeOracle {
         k_tail(p.k_tail),
         v_tail(p.v_tail),
         counter(p.counter),
-        table(p.page_table) {
+        table(p.page_table),
+        levels(p) {
+    a.cos = load(p.cos), a.sin = load(p.sin), a.rope_begin = p.rope_begin;
+    a.rope_interleaved = p.rope_interleaved != 0;
     a.q = load(p.q), a.sink_logit = load(p.sink_logit);
     a.b = p.q.shape[0], a.s = p.q.shape[1], a.h = p.q.shape[2], a.d = at.d, a.g = at.g, a.e = at.e;
     a.at = kv_layout(p, at, a.b, a.s);
@@ -204,6 +248,7 @@ class KvDecodeOracle {
 
   const KvShape at;
   Tracked k_code, k_scale, k_zero, v_code, v_scale, v_zero, k_tail, v_tail, counter, table;
+  KvLevels levels;
   Attention a;
 
  private:
@@ -223,7 +268,7 @@ class KvDecodeOracle {
       const int64_t row = a.at.cache_row ? a.at.cache_row.integer(r) : r;
       const bool none = row < 0 || row >= at.rows;
       a.at.key_len.value.push_back(none ? 0 : counter(row, 0));
-      if (!none) form_row(row, mode);
+      if (!none) at.format ? form_levels(row, mode) : form_row(row, mode);
     }
   }
   void form_row(int64_t row, Mode mode) {
@@ -260,6 +305,51 @@ class KvDecodeOracle {
         }
       }
     }
+  }
+  void form_levels(int64_t row, Mode mode) {
+    const auto rounded = [&](double x) {
+      return mode == Mode::exact ? x : round_to(a.q.dtype, static_cast<float>(x));
+    };
+    for (int64_t j = 0; j < static_cast<int64_t>(counter(row, 0)); ++j) {
+      const auto id = static_cast<int64_t>(table(row, j / at.page));
+      const int64_t block = row * (at.capacity() / at.group) + j / at.group, slot = j % at.page;
+      if (id < 0 || id >= at.pool) {
+        a.at.page_table.value[block] = -1;
+        continue;
+      }
+      for (int64_t head = 0; head < at.g; ++head) {
+        for (int64_t c = 0; c < at.d; ++c) {
+          double& to = a.k.value[a.k.at_index(block, j % at.group, head, c)];
+          const auto word = [&](int64_t w) { return k_code(id, slot / at.group, head, c, w); };
+          to = j < at.firsts
+                   ? levels.k_first(row, j, head, c)
+                   : rounded(
+                         levels.key(at.format, stream(word, slot % at.group), id, slot, head, c) +
+                         KvLevels::lacks(levels.k_outlier, id, slot, head * at.d + c));
+        }
+        for (int64_t c = 0; c < at.e; ++c) {
+          double& to = a.v.value[a.v.at_index(block, j % at.group, head, c)];
+          const auto word = [&](int64_t w) { return v_code(id, slot, head, w); };
+          to = j < at.firsts
+                   ? levels.v_first(row, j, head, c)
+                   : rounded(levels.value(at.format, stream(word, c), id, slot, head) +
+                             KvLevels::lacks(levels.v_outlier, id, slot, head * at.e + c));
+        }
+      }
+    }
+  }
+  // Code n, a bit at a time.
+  template <class Word>
+  int64_t stream(const Word& word, int64_t n) const {
+    int64_t code = 0;
+    for (int64_t i = 0; i < at.bits; ++i) {
+      const int64_t bit = n * at.bits + i;
+      code |= (static_cast<int64_t>(static_cast<uint32_t>(static_cast<int32_t>(word(bit / 32)))) >>
+                   (bit % 32) &
+               1)
+              << i;
+    }
+    return code;
   }
   double code(double word, int64_t n) const {
     const auto bits = static_cast<uint32_t>(static_cast<int32_t>(word));

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// KIVI from its paper (2402.02750), on whole keys and values: per-channel keys, per-token values,
-// a residual of full precision.  Zero and scale are rounded to f16, as they are stored.
+// Low-bit caches from their papers, on whole keys and values.
+//   KIVI (2402.02750): per-channel keys, per-token values, a residual of full precision.  Zero and
+//   scale are rounded to f16, as they are stored.
+//   KVQuant (2401.18079): keys before rotation, non-uniform levels, outliers of each token apart.
+//   TurboQuant (2504.19874), for the mean squared error: rotated rows over their norms.
+// What the cache stores in f32 or f16 is rounded so.
 #pragma once
 #include <functional>
+#include <map>
 
 #include "attention.h"
 
@@ -71,6 +76,114 @@ inline Kivi kivi2(int64_t residual) {
 }
 inline Kivi kivi4(int64_t residual) {
   return {4, 32, residual};
+}
+
+// The levels of Lloyd and Max for a normal number: the least mean squared error.
+inline const std::vector<double>& normal_levels(int64_t bits) {
+  static thread_local std::map<int64_t, std::vector<double>> found;
+  if (found.count(bits)) return found[bits];
+  const int64_t n = int64_t{1} << bits;
+  std::vector<double> level;
+  for (int64_t i = 0; i < n; ++i)
+    level.push_back(4 * (static_cast<double>(i) + 0.5) / static_cast<double>(n) - 2);
+  const auto below = [](double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); };
+  const auto density = [](double x) { return std::exp(-x * x / 2) / std::sqrt(2 * M_PI); };
+  for (int step = 0; step < 400; ++step) {
+    const std::vector<double> old = level;
+    for (int64_t i = 0; i < n; ++i) {
+      const double from = i ? (old[i - 1] + old[i]) / 2 : -40;
+      const double to = i + 1 < n ? (old[i] + old[i + 1]) / 2 : 40;
+      level[i] = (density(from) - density(to)) / (below(to) - below(from));
+    }
+  }
+  return found[bits] = level;
+}
+
+// A token over all heads: levels, what the cache stores of it, and outliers by column.
+struct Levels {
+  std::vector<double> level;  // as f32
+
+  Levels(int64_t bits, double scale) {
+    for (const double x : normal_levels(bits)) level.push_back(static_cast<float>(x * scale));
+  }
+  int64_t nearest_to(double y) const {
+    int64_t best = 0;
+    for (size_t i = 1; i < level.size(); ++i)
+      if (std::abs(y - level[i]) < std::abs(y - level[best])) best = static_cast<int64_t>(i);
+    return best;
+  }
+};
+
+struct Coded {
+  std::vector<int64_t> code;
+  std::vector<double> back;           // x', with outliers
+  std::map<int64_t, double> outlier;  // f16 of what the level lacks
+  double offset = 0, range = 1;       // of a value
+};
+
+struct Kvquant {
+  Levels levels;
+  int64_t half;  // outliers from each end
+
+  // y = x / range about the offset of a column; outliers: from each end, where |y| > least.
+  Coded coded(const std::vector<double>& x, const std::vector<double>& offset,
+              const std::vector<double>& range, double least) const {
+    Coded to;
+    std::vector<std::pair<double, int64_t>> y;
+    for (size_t c = 0; c < x.size(); ++c) {
+      y.emplace_back((x[c] - offset[c]) / range[c], static_cast<int64_t>(c));
+      to.code.push_back(levels.nearest_to(y[c].first));
+      to.back.push_back(levels.level[to.code[c]] * range[c] + offset[c]);
+    }
+    std::sort(y.begin(), y.end());
+    for (int64_t n = 0; n < half; ++n)
+      for (const auto& [number, c] : {y[n], y[y.size() - 1 - static_cast<size_t>(n)]}) {
+        if (std::abs(number) <= least) continue;
+        to.outlier[c] = nearest(FOVEA_F16, x[c] - to.back[c]);
+        to.back[c] += to.outlier[c];
+      }
+    return to;
+  }
+  // A value: its range is that of what is left without outliers.
+  Coded value(const std::vector<double>& x) const {
+    std::vector<double> by_size = x;
+    std::sort(by_size.begin(), by_size.end());
+    const double low = by_size[half],
+                 high = by_size[by_size.size() - 1 - static_cast<size_t>(half)];
+    const double offset = static_cast<float>((low + high) / 2);
+    const double range = static_cast<float>((high - low) / 2);
+    Coded to =
+        coded(x, std::vector<double>(x.size(), offset), std::vector<double>(x.size(), range), 0);
+    to.offset = offset, to.range = range;
+    return to;
+  }
+};
+
+// Levels for keys and values within `limit` deviations of their mean; outliers from each end.
+inline Kvquant kvquant(int64_t bits, double limit, int64_t half) {
+  return {Levels(bits, 1 / limit), half};
+}
+inline Kvquant kvquant2(double limit, int64_t half) {
+  return kvquant(2, limit, half);
+}
+inline Kvquant kvquant3(double limit, int64_t half) {
+  return kvquant(3, limit, half);
+}
+inline Kvquant kvquant4(double limit, int64_t half) {
+  return kvquant(4, limit, half);
+}
+
+// A row of one head.
+inline Coded turboquant(const Levels& levels, const std::vector<double>& x) {
+  Coded to;
+  double sum = 0;
+  for (const double one : x) sum += one * one;
+  to.range = static_cast<float>(std::sqrt(sum));
+  for (const double one : x) {
+    to.code.push_back(levels.nearest_to(one / to.range));
+    to.back.push_back(levels.level[to.code.back()] * to.range);
+  }
+  return to;
 }
 
 }  // namespace oracle::recipes

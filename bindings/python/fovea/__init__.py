@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import _abi, _call, experimental as experimental, ops as ops
+from . import _abi, _call, experimental as experimental, levels as levels, ops as ops
 from ._abi import (
     Backend as Backend,
     Build as Build,

@@ -285,6 +285,14 @@ class XProjectAct(enum.IntEnum):
     GELU = 2  # x (1 + erf(x / sqrt(2))) / 2
 
 
+class XKvFormat(enum.IntEnum):
+    """What codes stand for."""
+
+    GROUPS = 0  # scale and zero of a group (KIVI)
+    LEVELS = 1  # levels, offset and range, outliers (KVQuant)
+    NORMS = 2  # levels times the norm of a token's head (TurboQuant)
+
+
 class XConv1dActivation(enum.IntEnum):
     """What is applied to each sum of a convolution."""
 
@@ -2156,6 +2164,17 @@ class XKvAppendParams(C.Structure):
         ("v_zero", Tensor),
         ("k_tail", Tensor),
         ("v_tail", Tensor),
+        ("k_level", Tensor),
+        ("v_level", Tensor),
+        ("k_offset", Tensor),
+        ("k_range", Tensor),
+        ("v_bound", Tensor),
+        ("k_norm", Tensor),
+        ("v_norm", Tensor),
+        ("k_outlier", Tensor),
+        ("v_outlier", Tensor),
+        ("k_first", Tensor),
+        ("v_first", Tensor),
         ("counter", Tensor),
         ("page_table", Tensor),
         ("query_start", Tensor),
@@ -2165,7 +2184,7 @@ class XKvAppendParams(C.Structure):
         ("bits", C.c_int32),
         ("group", C.c_int32),
         ("flush", C.c_int32),
-        ("reserved", C.c_int32),
+        ("format", C.c_int32),
     ]
 
 
@@ -2181,6 +2200,17 @@ class XKvDecodeParams(C.Structure):
         ("v_zero", Tensor),
         ("k_tail", Tensor),
         ("v_tail", Tensor),
+        ("k_level", Tensor),
+        ("v_level", Tensor),
+        ("k_offset", Tensor),
+        ("k_range", Tensor),
+        ("v_bound", Tensor),
+        ("k_norm", Tensor),
+        ("v_norm", Tensor),
+        ("k_outlier", Tensor),
+        ("v_outlier", Tensor),
+        ("k_first", Tensor),
+        ("v_first", Tensor),
         ("counter", Tensor),
         ("page_table", Tensor),
         ("o", Tensor),
@@ -2189,6 +2219,8 @@ class XKvDecodeParams(C.Structure):
         ("query_len", Tensor),
         ("cache_row", Tensor),
         ("sink_logit", Tensor),
+        ("cos", Tensor),
+        ("sin", Tensor),
         ("query_max", C.c_int64),
         ("key_max", C.c_int64),
         ("window_left", C.c_int64),
@@ -2199,7 +2231,9 @@ class XKvDecodeParams(C.Structure):
         ("bits", C.c_int32),
         ("group", C.c_int32),
         ("splits", C.c_int32),
-        ("reserved", C.c_int32),
+        ("format", C.c_int32),
+        ("rope_begin", C.c_int32),
+        ("rope_interleaved", C.c_int32),
     ]
 
 
@@ -2702,8 +2736,8 @@ SIZES = {
     XGsaBackwardParams: 1864,
     XTpaForwardParams: 1624,
     XTpaBackwardParams: 2184,
-    XKvAppendParams: 1472,
-    XKvDecodeParams: 1704,
+    XKvAppendParams: 2528,
+    XKvDecodeParams: 2960,
     XConv1dForwardParams: 1280,
     XConv1dBackwardParams: 1368,
     XGlaForwardParams: 2568,

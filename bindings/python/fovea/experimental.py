@@ -8,7 +8,7 @@ Inputs come first; by keyword outputs, optional inputs, numbers (0: the default)
 left out."""
 from ._call import Call
 from ._core import Context
-from ._abi import Accumulate, PFormat, ScaleGroup, Smooth, XBetaMap as BetaMap, XCacheRule as CacheRule, XCode as Code, XCompareMeasure as CompareMeasure, XConv1dActivation as Conv1dActivation, XFeatureMap as FeatureMap, XGate as Gate, XGateMap as GateMap, XNormGateAct as NormGateAct, XNormGateNorm as NormGateNorm, XPool as Pool, XProbeReduce as ProbeReduce, XProbedKind as ProbedKind, XProjectAct as ProjectAct, XSelectMeasure as SelectMeasure, XSelectNormalise as SelectNormalise, XSelectReduce as SelectReduce, XSelectRule as SelectRule, XSelectScope as SelectScope, XSelectScore as SelectScore
+from ._abi import Accumulate, PFormat, ScaleGroup, Smooth, XBetaMap as BetaMap, XCacheRule as CacheRule, XCode as Code, XCompareMeasure as CompareMeasure, XConv1dActivation as Conv1dActivation, XFeatureMap as FeatureMap, XGate as Gate, XGateMap as GateMap, XKvFormat as KvFormat, XNormGateAct as NormGateAct, XNormGateNorm as NormGateNorm, XPool as Pool, XProbeReduce as ProbeReduce, XProbedKind as ProbedKind, XProjectAct as ProjectAct, XSelectMeasure as SelectMeasure, XSelectNormalise as SelectNormalise, XSelectReduce as SelectReduce, XSelectRule as SelectRule, XSelectScope as SelectScope, XSelectScore as SelectScore
 from .ops import (_x_kl_jensen_shannon_forward, _x_kl_jensen_shannon_backward,
                  _x_kl_indexer_forward, _x_kl_indexer_backward, _x_kl_gather_forward,
                  _x_kl_gather_backward, _x_kl_pool_forward, _x_kl_pool_backward,
@@ -40,9 +40,9 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "gla_forward", "gla_backward", "delta_forward", "delta_backward", "gsa_forward",
            "gsa_backward", "tpa_forward", "tpa_backward", "kv_append", "kv_decode", "Accumulate",
            "PFormat", "ScaleGroup", "Smooth", "BetaMap", "CacheRule", "Code", "CompareMeasure",
-           "Conv1dActivation", "FeatureMap", "Gate", "GateMap", "NormGateAct", "NormGateNorm",
-           "Pool", "ProbeReduce", "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise",
-           "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
+           "Conv1dActivation", "FeatureMap", "Gate", "GateMap", "KvFormat", "NormGateAct",
+           "NormGateNorm", "Pool", "ProbeReduce", "ProbedKind", "ProjectAct", "SelectMeasure",
+           "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
 
 
 def kl_jensen_shannon_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None,
@@ -6904,11 +6904,14 @@ def tpa_backward(ctx_or_a_k=None, /, a_k=None, b_k=None, a_v=None, b_v=None, o=N
     return call.run(da_k, db_k, da_v, db_v, dq, da_q, db_q)
 
 
-def kv_append(ctx_or_k_new=None, /, k_new=None, v_new=None, k_code=None, k_scale=None, k_zero=None,
-              v_code=None, v_scale=None, v_zero=None, k_tail=None, v_tail=None, counter=None,
-              page_table=None, *, ctx=None, query_start=None, query_len=None, cache_row=None,
-              query_max=0, bits=0, group=0, flush=0):
-    """Appends new tokens to the caches, each as this:
+def kv_append(ctx_or_k_new=None, /, k_new=None, v_new=None, k_code=None, v_code=None, counter=None,
+              page_table=None, *, ctx=None, k_scale=None, k_zero=None, v_scale=None, v_zero=None,
+              k_tail=None, v_tail=None, k_level=None, v_level=None, k_offset=None, k_range=None,
+              v_bound=None, k_norm=None, v_norm=None, k_outlier=None, v_outlier=None, k_first=None,
+              v_first=None, query_start=None, query_len=None, cache_row=None, query_max=0, bits=0,
+              group=0, flush=0, format=0):
+    """Appends new tokens to the caches.  In formats 1 and 2 a token is quantised as it comes, and
+    `flush` does nothing.  In format 0 each is appended as this:
       1. Where `residual` keys are in the tail, they are quantised into pages, which empties it.
       2. Where residual + 1 values are in the tail, the oldest is quantised.
       3. The token goes to both tails, and the length grows by one.
@@ -6917,15 +6920,16 @@ def kv_append(ctx_or_k_new=None, /, k_new=None, v_new=None, k_code=None, k_scale
     without tokens (s = 0) flushes alone.
 
     A sequence ends at pages * page tokens; later ones are dropped.  Codes for a page that is -1 are
-    dropped.  Pages are wanted when tokens leave the tails.  No two sequences may share a cache row
-    or a page.  Every decision is taken on the device, so that a captured graph serves all lengths.
+    dropped.  Pages are wanted when tokens are quantised.  No two sequences may share a cache row,
+    or a page that a call writes.  Every decision is taken on the device, so that a captured graph
+    serves all lengths.
 
     Bits: those of the host, the same every run.
-    Limits: every valid call has a kernel on the host and on CUDA.  No workspace.
+    Limits: every valid call has a kernel on the host.  CUDA has kernels of format 0.  No
+    workspace.
 
     Example
-      fovea.experimental.kv_append(k_new, v_new, k_code, k_scale, k_zero, v_code, v_scale, v_zero,
-          k_tail, v_tail, counter, page_table)
+      fovea.experimental.kv_append(k_new, v_new, k_code, v_code, counter, page_table)
 
     ctx: a fovea.Context, first or by name; None: that of the first array's device
 
@@ -6933,17 +6937,28 @@ def kv_append(ctx_or_k_new=None, /, k_new=None, v_new=None, k_code=None, k_scale
       k_new: (b, s, g, d) f16 bf16
       v_new: (b, s, g, e) as k_new
       k_code: (pool, page_groups, g, d, k_words) i32
-      k_scale: (pool, page_groups, g, d) f16
-      k_zero: (pool, page_groups, g, d) f16
       v_code: (pool, page, g, v_words) i32
-      v_scale: (pool, page, g, v_groups) f16
-      v_zero: (pool, page, g, v_groups) f16
-      k_tail: (rows, residual, g, d) as k_new
-      v_tail: (rows, ring, g, e) as k_new
       counter: (rows, 4) i32
       page_table: (rows, pages) i32: -1: page absent
 
     Optional inputs
+      k_scale: (pool, page_groups, g, d) f16: format 0
+      k_zero: (pool, page_groups, g, d) f16: format 0
+      v_scale: (pool, page, g, v_groups) f16: format 0
+      v_zero: (pool, page, g, v_groups) f16: format 0
+      k_tail: (rows, residual, g, d) as k_new: format 0
+      v_tail: (rows, ring, g, e) as k_new: format 0
+      k_level: (levels) f32: formats 1 and 2
+      v_level: (levels) f32: formats 1 and 2
+      k_offset: (g, d) f32: format 1
+      k_range: (g, d) f32: format 1
+      v_bound: (pool, page, 2) f32: format 1: offset and range
+      k_norm: (pool, page, g) f32: format 2
+      v_norm: (pool, page, g) f32: format 2
+      k_outlier: (pool, page, k_outliers) i32: format 1; absent: none
+      v_outlier: (pool, page, v_outliers) i32: format 1; absent: none
+      k_first: (rows, firsts, g, d) as k_new: formats 1, 2
+      v_first: (rows, firsts, g, e) as k_new: with k_first
       query_start: (r+1) i32: first packed new token of each sequence; then b = 1
       query_len: (r) i32: new tokens of each sequence; absent: all
       cache_row: (r) i32: row of page_table, tails and counter; -1 or past the last skips the
@@ -6951,81 +6966,107 @@ def kv_append(ctx_or_k_new=None, /, k_new=None, v_new=None, k_code=None, k_scale
 
     Numbers
       query_max: most new tokens of a sequence, bounds the grid; 0: s
-      bits: 2 or 4; 0: 2
+      bits: 2 or 4, in formats 1 and 2 also 3; 0: 2
       group: group * bits is a multiple of 32; 0: 32
       flush: 1: quantises at the end what is due
+      format: "groups", "levels", "norms"
     """
     if ctx_or_k_new.__class__ is Context and ctx is None:
         call = Call(ctx_or_k_new, _x_kv_append)
     else:
-        call, inputs = _x_kv_append.begin(ctx_or_k_new, ctx, k_new, v_new, k_code, k_scale, k_zero,
-            v_code, v_scale, v_zero, k_tail, v_tail, counter, page_table)
-        [k_new, v_new, k_code, k_scale, k_zero, v_code, v_scale, v_zero, k_tail, v_tail, counter,
-            page_table] = inputs
+        call, inputs = _x_kv_append.begin(ctx_or_k_new, ctx, k_new, v_new, k_code, v_code, counter,
+            page_table)
+        [k_new, v_new, k_code, v_code, counter, page_table] = inputs
     call.put("k_new", 8, k_new)
     call.put("v_new", 104, v_new)
     call.put("k_code", 200, k_code, None, True)
-    call.put("k_scale", 296, k_scale, None, True)
-    call.put("k_zero", 392, k_zero, None, True)
+    if k_scale is not None:
+        call.put("k_scale", 296, k_scale, None, True)
+    if k_zero is not None:
+        call.put("k_zero", 392, k_zero, None, True)
     call.put("v_code", 488, v_code, None, True)
-    call.put("v_scale", 584, v_scale, None, True)
-    call.put("v_zero", 680, v_zero, None, True)
-    call.put("k_tail", 776, k_tail, None, True)
-    call.put("v_tail", 872, v_tail, None, True)
-    call.put("counter", 968, counter, None, True)
-    call.put("page_table", 1064, page_table)
+    if v_scale is not None:
+        call.put("v_scale", 584, v_scale, None, True)
+    if v_zero is not None:
+        call.put("v_zero", 680, v_zero, None, True)
+    if k_tail is not None:
+        call.put("k_tail", 776, k_tail, None, True)
+    if v_tail is not None:
+        call.put("v_tail", 872, v_tail, None, True)
+    if k_level is not None:
+        call.put("k_level", 968, k_level)
+    if v_level is not None:
+        call.put("v_level", 1064, v_level)
+    if k_offset is not None:
+        call.put("k_offset", 1160, k_offset)
+    if k_range is not None:
+        call.put("k_range", 1256, k_range)
+    if v_bound is not None:
+        call.put("v_bound", 1352, v_bound, None, True)
+    if k_norm is not None:
+        call.put("k_norm", 1448, k_norm, None, True)
+    if v_norm is not None:
+        call.put("v_norm", 1544, v_norm, None, True)
+    if k_outlier is not None:
+        call.put("k_outlier", 1640, k_outlier, None, True)
+    if v_outlier is not None:
+        call.put("v_outlier", 1736, v_outlier, None, True)
+    if k_first is not None:
+        call.put("k_first", 1832, k_first, None, True)
+    if v_first is not None:
+        call.put("v_first", 1928, v_first, None, True)
+    call.put("counter", 2024, counter, None, True)
+    call.put("page_table", 2120, page_table)
     if query_start is not None:
-        call.put("query_start", 1160, query_start)
+        call.put("query_start", 2216, query_start)
     if query_len is not None:
-        call.put("query_len", 1256, query_len)
+        call.put("query_len", 2312, query_len)
     if cache_row is not None:
-        call.put("cache_row", 1352, cache_row)
+        call.put("cache_row", 2408, cache_row)
     if query_max:
-        call.scalar("q", 1448, query_max, "query_max")
+        call.scalar("q", 2504, query_max, "query_max")
     if bits:
-        call.scalar("i", 1456, bits, "bits")
+        call.scalar("i", 2512, bits, "bits")
     if group:
-        call.scalar("i", 1460, group, "group")
+        call.scalar("i", 2516, group, "group")
     if flush:
-        call.scalar("i", 1464, flush, "flush")
+        call.scalar("i", 2520, flush, "flush")
+    if format:
+        call.enum(2524, format, "format", KvFormat)
     return call.run()
 
 
-def kv_decode(ctx_or_q=None, /, q=None, k_code=None, k_scale=None, k_zero=None, v_code=None,
-              v_scale=None, v_zero=None, k_tail=None, v_tail=None, counter=None, page_table=None, *,
-              ctx=None, o=None, lse=None, query_start=None, query_len=None, cache_row=None,
-              sink_logit=None, query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0,
-              scale=0.0, causal=0, bits=0, group=0, splits=0):
+def kv_decode(ctx_or_q=None, /, q=None, k_code=None, v_code=None, counter=None, page_table=None, *,
+              ctx=None, o=None, lse=None, k_scale=None, k_zero=None, v_scale=None, v_zero=None,
+              k_tail=None, v_tail=None, k_level=None, v_level=None, k_offset=None, k_range=None,
+              v_bound=None, k_norm=None, v_norm=None, k_outlier=None, v_outlier=None, k_first=None,
+              v_first=None, query_start=None, query_len=None, cache_row=None, sink_logit=None,
+              cos=None, sin=None, e=None, query_max=0, key_max=0, window_left=0, window_right=0,
+              sink_keys=0, scale=0.0, causal=0, bits=0, group=0, splits=0, format=0, rope_begin=0,
+              rope_interleaved=0):
     """Attention over such a cache, after x_kv_append has put the rows' own tokens there: o and lse are
     attention_forward's over x' and the tails.  Row i of Lq is at position i + length - Lq.  A token
-    that is quantised into a page that is -1 is not there.
+    that is quantised into a page that is -1 is not there, nor is a first token of such a page.
 
     Bits: the same every run on one device; place, neighbours and size of the batch may change them.
-    Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and on CUDA.  With 16
-    rows or fewer of a sequence a CUDA kernel reads the codes as they are:
-      sm_80 and later  d and e both 64 or both 128; group 32, no sink_keys; channels of k_code one
-                       run, rows of all tensors contiguous and 16-byte aligned, those of v_scale and
-                       v_zero to their size
-    The host does for groups to 128.  Otherwise keys and values are formed in the workspace for
-    attention_forward: d + e numbers a key head of each token that a sequence may have.
+    Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host.  CUDA has kernels of
+    format 0.  With 16 rows or fewer of a sequence one reads the codes as they are:
+      sm_80 and later  d and e both 64 or both 128; group 32, no sink_keys, no cos; channels of
+                       k_code one run, rows of all tensors contiguous and 16-byte aligned, those of
+                       v_scale and v_zero to their size
+    The host does in format 0 for groups to 128, without cos.  Otherwise keys and values are formed
+    in the workspace for attention_forward: d + e numbers a key head of each token that a sequence
+    may have.
 
     Example
-      outputs = fovea.experimental.kv_decode(q, k_code, k_scale, k_zero, v_code, v_scale, v_zero,
-          k_tail, v_tail, counter, page_table)
-      o = outputs
+      o = fovea.experimental.kv_decode(q, k_code, v_code, counter, page_table)
 
     ctx: a fovea.Context, first or by name; None: that of the first array's device
 
     Inputs
       q: (b, s, h, d) f16 bf16
       k_code: (pool, page_groups, g, d, k_words) i32
-      k_scale: (pool, page_groups, g, d) f16
-      k_zero: (pool, page_groups, g, d) f16
       v_code: (pool, page, g, v_words) i32
-      v_scale: (pool, page, g, v_groups) f16
-      v_zero: (pool, page, g, v_groups) f16
-      k_tail: (rows, residual, g, d) as q
-      v_tail: (rows, ring, g, e) as q
       counter: (rows, 4) i32
       page_table: (rows, pages) i32: -1: page absent
 
@@ -7036,10 +7077,32 @@ def kv_decode(ctx_or_q=None, /, q=None, k_code=None, k_scale=None, k_zero=None, 
       lse: (b, h, s) f32
 
     Optional inputs
+      k_scale: (pool, page_groups, g, d) f16: format 0
+      k_zero: (pool, page_groups, g, d) f16: format 0
+      v_scale: (pool, page, g, v_groups) f16: format 0
+      v_zero: (pool, page, g, v_groups) f16: format 0
+      k_tail: (rows, residual, g, d) as q: format 0
+      v_tail: (rows, ring, g, e) as q: format 0
+      k_level: (levels) f32: formats 1 and 2
+      v_level: (levels) f32: formats 1 and 2
+      k_offset: (g, d) f32: format 1
+      k_range: (g, d) f32: format 1
+      v_bound: (pool, page, 2) f32: format 1: offset and range
+      k_norm: (pool, page, g) f32: format 2
+      v_norm: (pool, page, g) f32: format 2
+      k_outlier: (pool, page, k_outliers) i32: format 1; absent: none
+      v_outlier: (pool, page, v_outliers) i32: format 1; absent: none
+      k_first: (rows, firsts, g, d) as q: formats 1, 2
+      v_first: (rows, firsts, g, e) as q: with k_first
       query_start: (r+1) i32: as in attention.h, and so for the fields below
       query_len: (r) i32
       cache_row: (r) i32: as in x_kv_append; without a row there are no keys
       sink_logit: (h) f32
+      cos: (positions, half) f32: keys are stored unrotated and turned by their position after
+          loading; v untouched
+      sin: (positions, half) f32: with cos
+
+    e: extents of new outputs that no input tells.
 
     Numbers
       query_max: 0: s
@@ -7049,58 +7112,100 @@ def kv_decode(ctx_or_q=None, /, q=None, k_code=None, k_scale=None, k_zero=None, 
       sink_keys: needs window_left; 0: none
       scale: of scores; 0: 1 / sqrt(d)
       causal: 1: window_right = 1
-      bits: 2 or 4; 0: 2
+      bits: 2 or 4, in formats 1 and 2 also 3; 0: 2
       group: group * bits is a multiple of 32; 0: 32
       splits: parts the keys of a row are cut into; 0: chosen from shapes
+      format: "groups", "levels", "norms"
+      rope_begin: as in attention.h
+      rope_interleaved: as in attention.h
     """
     if ctx_or_q.__class__ is Context and ctx is None:
         call = Call(ctx_or_q, _x_kv_decode)
     else:
-        call, inputs = _x_kv_decode.begin(ctx_or_q, ctx, q, k_code, k_scale, k_zero, v_code,
-            v_scale, v_zero, k_tail, v_tail, counter, page_table)
-        [q, k_code, k_scale, k_zero, v_code, v_scale, v_zero, k_tail, v_tail, counter,
-            page_table] = inputs
+        call, inputs = _x_kv_decode.begin(ctx_or_q, ctx, q, k_code, v_code, counter, page_table)
+        [q, k_code, v_code, counter, page_table] = inputs
     v_q = call.put("q", 8, q, 4)
     call.put("k_code", 104, k_code)
-    call.put("k_scale", 200, k_scale)
-    call.put("k_zero", 296, k_zero)
+    if k_scale is not None:
+        call.put("k_scale", 200, k_scale)
+    if k_zero is not None:
+        call.put("k_zero", 296, k_zero)
     call.put("v_code", 392, v_code)
-    call.put("v_scale", 488, v_scale)
-    call.put("v_zero", 584, v_zero)
-    call.put("k_tail", 680, k_tail)
-    v_v_tail = call.put("v_tail", 776, v_tail, 4)
-    call.put("counter", 872, counter)
-    call.put("page_table", 968, page_table)
+    if v_scale is not None:
+        call.put("v_scale", 488, v_scale)
+    if v_zero is not None:
+        call.put("v_zero", 584, v_zero)
+    if k_tail is not None:
+        call.put("k_tail", 680, k_tail)
+    v_v_tail = None
+    if v_tail is not None:
+        v_v_tail = call.put("v_tail", 776, v_tail, 4)
+    if k_level is not None:
+        call.put("k_level", 872, k_level)
+    if v_level is not None:
+        call.put("v_level", 968, v_level)
+    if k_offset is not None:
+        call.put("k_offset", 1064, k_offset)
+    if k_range is not None:
+        call.put("k_range", 1160, k_range)
+    if v_bound is not None:
+        call.put("v_bound", 1256, v_bound)
+    if k_norm is not None:
+        call.put("k_norm", 1352, k_norm)
+    if v_norm is not None:
+        call.put("v_norm", 1448, v_norm)
+    if k_outlier is not None:
+        call.put("k_outlier", 1544, k_outlier)
+    if v_outlier is not None:
+        call.put("v_outlier", 1640, v_outlier)
+    if k_first is not None:
+        call.put("k_first", 1736, k_first)
+    v_v_first = None
+    if v_first is not None:
+        v_v_first = call.put("v_first", 1832, v_first, 4)
+    call.put("counter", 1928, counter)
+    call.put("page_table", 2024, page_table)
     if query_start is not None:
-        call.put("query_start", 1256, query_start)
+        call.put("query_start", 2312, query_start)
     if query_len is not None:
-        call.put("query_len", 1352, query_len)
+        call.put("query_len", 2408, query_len)
     if cache_row is not None:
-        call.put("cache_row", 1448, cache_row)
+        call.put("cache_row", 2504, cache_row)
     if sink_logit is not None:
-        call.put("sink_logit", 1544, sink_logit)
-    o = call.out("o", 1064, o, (v_q[2][0], v_q[2][1], v_q[2][2], v_v_tail[2][3]), v_q[1])
+        call.put("sink_logit", 2600, sink_logit)
+    if cos is not None:
+        call.put("cos", 2696, cos)
+    if sin is not None:
+        call.put("sin", 2792, sin)
+    o = call.out("o", 2120, o, lambda: (v_q[2][0], v_q[2][1], v_q[2][2], call.size("e", e,
+        (v_v_tail, 3, 0), (v_v_first, 3, 0))), v_q[1])
     if lse is not None:
-        lse = None if lse is False else call.out("lse", 1160, lse, (v_q[2][0], v_q[2][2],
+        lse = None if lse is False else call.out("lse", 2216, lse, (v_q[2][0], v_q[2][2],
             v_q[2][1]), 1)
     if query_max:
-        call.scalar("q", 1640, query_max, "query_max")
+        call.scalar("q", 2888, query_max, "query_max")
     if key_max:
-        call.scalar("q", 1648, key_max, "key_max")
+        call.scalar("q", 2896, key_max, "key_max")
     if window_left:
-        call.scalar("q", 1656, window_left, "window_left")
+        call.scalar("q", 2904, window_left, "window_left")
     if window_right:
-        call.scalar("q", 1664, window_right, "window_right")
+        call.scalar("q", 2912, window_right, "window_right")
     if sink_keys:
-        call.scalar("q", 1672, sink_keys, "sink_keys")
+        call.scalar("q", 2920, sink_keys, "sink_keys")
     if scale:
-        call.scalar("f", 1680, scale, "scale")
+        call.scalar("f", 2928, scale, "scale")
     if causal:
-        call.scalar("i", 1684, causal, "causal")
+        call.scalar("i", 2932, causal, "causal")
     if bits:
-        call.scalar("i", 1688, bits, "bits")
+        call.scalar("i", 2936, bits, "bits")
     if group:
-        call.scalar("i", 1692, group, "group")
+        call.scalar("i", 2940, group, "group")
     if splits:
-        call.scalar("i", 1696, splits, "splits")
+        call.scalar("i", 2944, splits, "splits")
+    if format:
+        call.enum(2948, format, "format", KvFormat)
+    if rope_begin:
+        call.scalar("i", 2952, rope_begin, "rope_begin")
+    if rope_interleaved:
+        call.scalar("i", 2956, rope_interleaved, "rope_interleaved")
     return call.run(o, lse)

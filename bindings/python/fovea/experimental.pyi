@@ -19,6 +19,7 @@ from ._abi import XConv1dActivation as Conv1dActivation
 from ._abi import XFeatureMap as FeatureMap
 from ._abi import XGate as Gate
 from ._abi import XGateMap as GateMap
+from ._abi import XKvFormat as KvFormat
 from ._abi import XNormGateAct as NormGateAct
 from ._abi import XNormGateNorm as NormGateNorm
 from ._abi import XPool as Pool
@@ -46,9 +47,9 @@ __all__ = ["kl_jensen_shannon_forward", "kl_jensen_shannon_backward", "kl_indexe
            "gla_forward", "gla_backward", "delta_forward", "delta_backward", "gsa_forward",
            "gsa_backward", "tpa_forward", "tpa_backward", "kv_append", "kv_decode", "Accumulate",
            "PFormat", "ScaleGroup", "Smooth", "BetaMap", "CacheRule", "Code", "CompareMeasure",
-           "Conv1dActivation", "FeatureMap", "Gate", "GateMap", "NormGateAct", "NormGateNorm",
-           "Pool", "ProbeReduce", "ProbedKind", "ProjectAct", "SelectMeasure", "SelectNormalise",
-           "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
+           "Conv1dActivation", "FeatureMap", "Gate", "GateMap", "KvFormat", "NormGateAct",
+           "NormGateNorm", "Pool", "ProbeReduce", "ProbedKind", "ProjectAct", "SelectMeasure",
+           "SelectNormalise", "SelectReduce", "SelectRule", "SelectScope", "SelectScore"]
 
 class _kl_jensen_shannon_forward(TypedDict, total=False):
     query_start: Array | None
@@ -2944,6 +2945,23 @@ def tpa_backward(a_k: Array, b_k: Array, a_v: Array, b_v: Array, o: Array, lse: 
                  db_q: Output = ..., **fields: Unpack[_tpa_backward]) -> Any: ...
 
 class _kv_append(TypedDict, total=False):
+    k_scale: Array | None
+    k_zero: Array | None
+    v_scale: Array | None
+    v_zero: Array | None
+    k_tail: Array | None
+    v_tail: Array | None
+    k_level: Array | None
+    v_level: Array | None
+    k_offset: Array | None
+    k_range: Array | None
+    v_bound: Array | None
+    k_norm: Array | None
+    v_norm: Array | None
+    k_outlier: Array | None
+    v_outlier: Array | None
+    k_first: Array | None
+    v_first: Array | None
     query_start: Array | None
     query_len: Array | None
     cache_row: Array | None
@@ -2951,23 +2969,41 @@ class _kv_append(TypedDict, total=False):
     bits: Int
     group: Int
     flush: Int
+    format: Literal["groups", "levels", "norms"] | KvFormat | Int
 
 @overload
-def kv_append(ctx: Context | None, k_new: Array, v_new: Array, k_code: Array, k_scale: Array,
-              k_zero: Array, v_code: Array, v_scale: Array, v_zero: Array, k_tail: Array,
-              v_tail: Array, counter: Array, page_table: Array,
-              **fields: Unpack[_kv_append]) -> None: ...
+def kv_append(ctx: Context | None, k_new: Array, v_new: Array, k_code: Array, v_code: Array,
+              counter: Array, page_table: Array, **fields: Unpack[_kv_append]) -> None: ...
 @overload
-def kv_append(k_new: Array, v_new: Array, k_code: Array, k_scale: Array, k_zero: Array,
-              v_code: Array, v_scale: Array, v_zero: Array, k_tail: Array, v_tail: Array,
-              counter: Array, page_table: Array, *, ctx: Context | None = ...,
+def kv_append(k_new: Array, v_new: Array, k_code: Array, v_code: Array, counter: Array,
+              page_table: Array, *, ctx: Context | None = ...,
               **fields: Unpack[_kv_append]) -> None: ...
 
 class _kv_decode(TypedDict, total=False):
+    k_scale: Array | None
+    k_zero: Array | None
+    v_scale: Array | None
+    v_zero: Array | None
+    k_tail: Array | None
+    v_tail: Array | None
+    k_level: Array | None
+    v_level: Array | None
+    k_offset: Array | None
+    k_range: Array | None
+    v_bound: Array | None
+    k_norm: Array | None
+    v_norm: Array | None
+    k_outlier: Array | None
+    v_outlier: Array | None
+    k_first: Array | None
+    v_first: Array | None
     query_start: Array | None
     query_len: Array | None
     cache_row: Array | None
     sink_logit: Array | None
+    cos: Array | None
+    sin: Array | None
+    e: Int | None
     query_max: Int
     key_max: Int
     window_left: Int
@@ -2978,34 +3014,31 @@ class _kv_decode(TypedDict, total=False):
     bits: Int
     group: Int
     splits: Int
+    format: Literal["groups", "levels", "norms"] | KvFormat | Int
+    rope_begin: Int
+    rope_interleaved: Int
 
 @overload
-def kv_decode(ctx: Context | None, q: A, k_code: Array, k_scale: Array, k_zero: Array,
-              v_code: Array, v_scale: Array, v_zero: Array, k_tail: Array, v_tail: Array,
-              counter: Array, page_table: Array, *, o: Wanted | None = ..., lse: None = ...,
+def kv_decode(ctx: Context | None, q: A, k_code: Array, v_code: Array, counter: Array,
+              page_table: Array, *, o: Wanted | None = ..., lse: None = ...,
               **fields: Unpack[_kv_decode]) -> A: ...
 @overload
-def kv_decode(q: A, k_code: Array, k_scale: Array, k_zero: Array, v_code: Array, v_scale: Array,
-              v_zero: Array, k_tail: Array, v_tail: Array, counter: Array, page_table: Array, *,
+def kv_decode(q: A, k_code: Array, v_code: Array, counter: Array, page_table: Array, *,
               ctx: Context | None = ..., o: Wanted | None = ..., lse: None = ...,
               **fields: Unpack[_kv_decode]) -> A: ...
 @overload
-def kv_decode(ctx: Context | None, q: A, k_code: Array, k_scale: Array, k_zero: Array,
-              v_code: Array, v_scale: Array, v_zero: Array, k_tail: Array, v_tail: Array,
-              counter: Array, page_table: Array, *, o: Wanted | None = ..., lse: Wanted,
+def kv_decode(ctx: Context | None, q: A, k_code: Array, v_code: Array, counter: Array,
+              page_table: Array, *, o: Wanted | None = ..., lse: Wanted,
               **fields: Unpack[_kv_decode]) -> tuple[A, A]: ...
 @overload
-def kv_decode(q: A, k_code: Array, k_scale: Array, k_zero: Array, v_code: Array, v_scale: Array,
-              v_zero: Array, k_tail: Array, v_tail: Array, counter: Array, page_table: Array, *,
+def kv_decode(q: A, k_code: Array, v_code: Array, counter: Array, page_table: Array, *,
               ctx: Context | None = ..., o: Wanted | None = ..., lse: Wanted,
               **fields: Unpack[_kv_decode]) -> tuple[A, A]: ...
 @overload
-def kv_decode(ctx: Context | None, q: Array, k_code: Array, k_scale: Array, k_zero: Array,
-              v_code: Array, v_scale: Array, v_zero: Array, k_tail: Array, v_tail: Array,
-              counter: Array, page_table: Array, *, o: Output = ..., lse: Output = ...,
+def kv_decode(ctx: Context | None, q: Array, k_code: Array, v_code: Array, counter: Array,
+              page_table: Array, *, o: Output = ..., lse: Output = ...,
               **fields: Unpack[_kv_decode]) -> Any: ...
 @overload
-def kv_decode(q: Array, k_code: Array, k_scale: Array, k_zero: Array, v_code: Array, v_scale: Array,
-              v_zero: Array, k_tail: Array, v_tail: Array, counter: Array, page_table: Array, *,
+def kv_decode(q: Array, k_code: Array, v_code: Array, counter: Array, page_table: Array, *,
               ctx: Context | None = ..., o: Output = ..., lse: Output = ...,
               **fields: Unpack[_kv_decode]) -> Any: ...

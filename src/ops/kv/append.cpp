@@ -11,7 +11,7 @@ KvAppend resolve(const fovea_x_kv_append_params& p) {
   check_not_negative(kOp, "query_max", p.query_max);
   check_flag(kOp, "flush", p.flush);
   KvAppend a{};
-  a.cache = kv::read_cache(kOp, p);
+  a.cache = kv::read_cache(kOp, p, p.k_new, p.v_new);
   a.k_new = view_of<4>(p.k_new), a.v_new = view_of<4>(p.v_new);
   a.flush = p.flush != 0;
   Sequences& q = a.sequences;
@@ -27,7 +27,12 @@ KvAppend resolve(const fovea_x_kv_append_params& p) {
 }  // namespace
 
 Plan plan(const Context& ctx, const fovea_x_kv_append_params& params) {
-  return choose(kOp, ctx, resolve(params), kv_append_host, FOVEA_CUDA_KERNELS(kv_append_simt));
+  const KvAppend a = resolve(params);
+  if (!a.cache.by_groups()) {
+    kv::check_host(kOp, ctx, a.cache);
+    return choose(kOp, ctx, a, kv_append_levels_host, {});
+  }
+  return choose(kOp, ctx, a, kv_append_host, FOVEA_CUDA_KERNELS(kv_append_simt));
 }
 
 }  // namespace fovea

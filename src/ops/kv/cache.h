@@ -8,6 +8,7 @@
 #include "core/attend.h"
 #include "core/convert.h"
 #include "core/locate.h"
+#include "fovea/experimental/kv.h"
 
 namespace fovea::kv {
 
@@ -20,20 +21,28 @@ struct Cache {
   View<5> k_code;
   View<4> k_scale, k_zero, v_code, v_scale, v_zero, k_tail, v_tail;
   View<2> counter, page_table;
-  int32_t dtype;  // of the tails
-  int32_t bits, group;
+  // Of the formats of levels.
+  View<1> k_level, v_level;
+  View<2> k_offset, k_range;
+  View<3> v_bound, k_norm, v_norm, k_outlier, v_outlier;
+  View<4> k_first, v_first;
+  int32_t dtype;  // of tails and first tokens
+  int32_t bits, group, format;
   int64_t g, d, e, residual, page, pages, pool, rows;
+  int64_t firsts, k_outliers, v_outliers;
 
   FOVEA_HD int64_t ring() const { return residual + 1; }
   FOVEA_HD int64_t capacity() const { return pages * page; }
   FOVEA_HD int32_t largest() const { return (1 << bits) - 1; }
   FOVEA_HD int32_t word_codes() const { return 32 / bits; }
+  FOVEA_HD bool by_groups() const { return format == FOVEA_X_KV_FORMAT_GROUPS; }
 
   // Within bounds, whatever the device holds.
   FOVEA_HD State state(int64_t row) const {
     const int32_t* at = counter.at<int32_t>(row);
     State s;
     s.length = clamp_i64(at[0], 0, capacity());
+    if (!by_groups()) return {s.length, s.length, s.length};
     const int64_t first = s.length - residual, keys = at[counter.stride[1]];
     s.keys = clamp_i64(keys, first > 0 ? first : 0, s.length);
     const int64_t values = at[2 * counter.stride[1]];
@@ -47,21 +56,34 @@ struct Cache {
     const int32_t id = *page_table.at<int32_t>(row, quotient(j, page));
     return id < 0 || id >= pool ? -1 : id;
   }
-  FOVEA_HD uint32_t code_in(uint32_t word, int64_t n) const {
-    return word >> (static_cast<int32_t>(n) % word_codes() * bits) &
-           static_cast<uint32_t>(largest());
+  // Code n of a stream whose word w is at(w).  Codes of 3 bits may lie in two words.
+  template <class At>
+  FOVEA_HD uint32_t code_in(const At& at, int64_t n) const {
+    const int64_t bit = n * bits, w = bit / 32;
+    const auto low = static_cast<int32_t>(bit % 32);
+    uint32_t word = *at(w) >> low;
+    if (low + bits > 32) word |= *at(w + 1) << (32 - low);
+    return word & static_cast<uint32_t>(largest());
   }
-  // Column c of key j of a page, and of value j.
+  // Codes of column c of key j of a page, and of value j.
+  FOVEA_HD uint32_t key_code(int64_t id, int64_t head, int64_t j, int64_t c) const {
+    const int64_t slot = rest(j, page), block = quotient(slot, group);
+    return code_in([&](int64_t w) { return k_code.at<uint32_t>(id, block, head, c, w); },
+                   slot - block * group);
+  }
+  FOVEA_HD uint32_t value_code(int64_t id, int64_t head, int64_t j, int64_t c) const {
+    const int64_t slot = rest(j, page);
+    return code_in([&](int64_t w) { return v_code.at<uint32_t>(id, slot, head, w); }, c);
+  }
+  // The numbers of format 0.
   FOVEA_HD float key(int64_t id, int64_t head, int64_t j, int64_t c) const {
-    const int64_t slot = rest(j, page), block = quotient(slot, group), n = slot - block * group;
-    const uint32_t word = *k_code.at<uint32_t>(id, block, head, c, n / word_codes());
-    return number(code_in(word, n), *k_scale.at<F16>(id, block, head, c),
+    const int64_t block = quotient(rest(j, page), group);
+    return number(key_code(id, head, j, c), *k_scale.at<F16>(id, block, head, c),
                   *k_zero.at<F16>(id, block, head, c));
   }
   FOVEA_HD float value(int64_t id, int64_t head, int64_t j, int64_t c) const {
     const int64_t slot = rest(j, page), part = quotient(c, group);
-    const uint32_t word = *v_code.at<uint32_t>(id, slot, head, c / word_codes());
-    return number(code_in(word, c), *v_scale.at<F16>(id, slot, head, part),
+    return number(value_code(id, head, j, c), *v_scale.at<F16>(id, slot, head, part),
                   *v_zero.at<F16>(id, slot, head, part));
   }
   FOVEA_HD float key_in_tail(int64_t row, const State& s, int64_t head, int64_t j,

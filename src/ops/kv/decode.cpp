@@ -11,17 +11,17 @@ using Params = fovea_x_kv_decode_params;
 
 KvDecode resolve(const Params& p) {
   KvDecode x{};
-  x.params = p, x.cache = kv::read_cache(kOp, p);
+  x.params = p, x.cache = kv::read_cache(kOp, p, p.q, p.o);
   const kv::Cache& c = x.cache;
   Attend& a = x.attend;
   a.q = view_of<4>(p.q), a.o = view_of<4>(p.o), a.lse = view_of<3>(p.lse);
   a.dtype = a.k_dtype = a.v_dtype = p.q.dtype, a.o_dtype = p.o.dtype;
   a.b = p.q.shape[0], a.s = p.q.shape[1], a.h = p.q.shape[2], a.d = c.d, a.e = c.e, a.g = c.g;
   if (a.h && (!a.g || a.h % a.g))
-    refuse("%s: k_tail.shape[2] (g) is %lld, wanted a divisor of q's %lld heads", kOp, lld(a.g),
+    refuse("%s: k_code.shape[2] (g) is %lld, wanted a divisor of q's %lld heads", kOp, lld(a.g),
            lld(a.h));
   if (a.d < 1 || a.e < 1)
-    refuse("%s: q.shape[3] (d) is %lld and v_tail.shape[3] (e) %lld, wanted >= 1", kOp, lld(a.d),
+    refuse("%s: q.shape[3] (d) is %lld and o.shape[3] (e) %lld, wanted >= 1", kOp, lld(a.d),
            lld(a.e));
   if (a.d > kWidthMax || a.e > kWidthMax)
     fail(FOVEA_UNSUPPORTED, "%s: widths d = %lld and e = %lld, wanted at most %lld", kOp, lld(a.d),
@@ -41,7 +41,7 @@ KvDecode resolve(const Params& p) {
   read_sinks(a.mask.window, kOp, p);
   a.score.scale = read_scale(kOp, "scale", p.scale, a.d, "1 / sqrt(d)");
   a.score.sink_logit = view_of<1>(p.sink_logit);
-  a.splits = p.splits;
+  a.splits = p.splits, a.rope = read_optional_rope(kOp, p, a.d);
   return x;
 }
 
@@ -80,6 +80,8 @@ struct Formed {
   to.query_max = p.query_max, to.key_max = p.key_max;
   to.window_left = p.window_left, to.window_right = p.window_right, to.sink_keys = p.sink_keys;
   to.scale = p.scale, to.causal = p.causal, to.splits = p.splits;
+  to.cos = p.cos, to.sin = p.sin, to.rope_begin = p.rope_begin;
+  to.rope_interleaved = p.rope_interleaved;
   program.run(to);
 }
 
@@ -98,7 +100,9 @@ const Kernel<KvDecode> kv_decode_any = {"", [](const Context& ctx, const KvDecod
 
 Plan plan(const Context& ctx, const Params& p) {
   const KvDecode x = resolve(p);
-  const bool formed = x.cache.group > kKvHostGroup;
+  const kv::Cache& c = x.cache;
+  if (!c.by_groups()) kv::check_host(kOp, ctx, c);
+  const bool formed = !c.by_groups() || c.group > kKvHostGroup || x.attend.rope.cos;
   return choose(kOp, ctx, x, formed ? kv_decode_any : kv_decode_host,
                 FOVEA_CUDA_KERNELS(kv_decode_sm80, kv_decode_any));
 }

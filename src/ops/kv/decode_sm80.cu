@@ -845,6 +845,8 @@ Text refuses(const Context& ctx, const KvDecode& x) {
   if (a.sequences.query_max > kRowsMost)
     return reason("rows of a sequence", a.sequences.query_max,
                   "at most " + Text::number(kRowsMost));
+  if (!c.by_groups()) return reason("format", c.format, "0");
+  if (a.rope.cos) return reason_given("cos");
   if (c.group != kTokens) return reason("group", c.group, "32");
   if (a.d != 64 && a.d != 128) return reason("d", a.d, "64 or 128");
   if (a.e != a.d) return reason("e", a.e, Text::number(a.d) + " as in d");

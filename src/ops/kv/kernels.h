@@ -34,6 +34,10 @@ struct KvAppend {
     t.fresh = t.sequence.rows < room ? t.sequence.rows : room;
     t.from = t.to = from;
     t.to.length += t.fresh;
+    if (!cache.by_groups()) {
+      t.to.keys = t.to.values = t.to.length;
+      return t;
+    }
     if (t.fresh == 0 && !flush) return t;
     // What the last token finds, or a flush.
     const int64_t seen = t.to.length - (flush ? 0 : 1), residual = cache.residual;
@@ -46,6 +50,10 @@ struct KvAppend {
     return (sequences.query_max + cache.residual) / cache.group;
   }
   FOVEA_HD int64_t values_most() const { return sequences.query_max + 1; }
+  // Groups of keys that new tokens may lie in, where each is quantised as it comes.
+  FOVEA_HD int64_t level_items() const {
+    return (quotient(sequences.query_max + cache.group - 1, cache.group) + 1) * cache.g * cache.d;
+  }
   FOVEA_HD int64_t key_items() const { return blocks_most() * cache.g * cache.d; }
   FOVEA_HD int64_t value_items() const { return values_most() * cache.g * (cache.e / cache.group); }
 };
@@ -82,7 +90,7 @@ struct KvDecode {
   }
 };
 
-extern const Kernel<KvAppend> kv_append_host;
+extern const Kernel<KvAppend> kv_append_host, kv_append_levels_host;
 extern const Kernel<KvExpand> kv_expand_host;
 extern const Kernel<KvDecode> kv_decode_host;  // of groups to kKvHostGroup
 

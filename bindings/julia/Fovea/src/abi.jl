@@ -204,6 +204,12 @@ const FOVEA_X_PROJECT_ACT_SILU = Int32(1)
 const FOVEA_X_PROJECT_ACT_GELU = Int32(2)
 const X_PROJECT_ACT = (none=FOVEA_X_PROJECT_ACT_NONE, silu=FOVEA_X_PROJECT_ACT_SILU, gelu=FOVEA_X_PROJECT_ACT_GELU)
 
+# What codes stand for.
+const FOVEA_X_KV_FORMAT_GROUPS = Int32(0)
+const FOVEA_X_KV_FORMAT_LEVELS = Int32(1)
+const FOVEA_X_KV_FORMAT_NORMS = Int32(2)
+const X_KV_FORMAT = (groups=FOVEA_X_KV_FORMAT_GROUPS, levels=FOVEA_X_KV_FORMAT_LEVELS, norms=FOVEA_X_KV_FORMAT_NORMS)
+
 # What is applied to each sum of a convolution.
 const FOVEA_X_CONV1D_ACTIVATION_NONE = Int32(0)
 const FOVEA_X_CONV1D_ACTIVATION_SILU = Int32(1)
@@ -1986,6 +1992,17 @@ struct XKvAppendParams
     v_zero::Tensor
     k_tail::Tensor
     v_tail::Tensor
+    k_level::Tensor
+    v_level::Tensor
+    k_offset::Tensor
+    k_range::Tensor
+    v_bound::Tensor
+    k_norm::Tensor
+    v_norm::Tensor
+    k_outlier::Tensor
+    v_outlier::Tensor
+    k_first::Tensor
+    v_first::Tensor
     counter::Tensor
     page_table::Tensor
     query_start::Tensor
@@ -1995,7 +2012,7 @@ struct XKvAppendParams
     bits::Int32
     group::Int32
     flush::Int32
-    reserved::Int32
+    format::Int32
 end
 
 # fovea_x_kv_decode_params
@@ -2010,6 +2027,17 @@ struct XKvDecodeParams
     v_zero::Tensor
     k_tail::Tensor
     v_tail::Tensor
+    k_level::Tensor
+    v_level::Tensor
+    k_offset::Tensor
+    k_range::Tensor
+    v_bound::Tensor
+    k_norm::Tensor
+    v_norm::Tensor
+    k_outlier::Tensor
+    v_outlier::Tensor
+    k_first::Tensor
+    v_first::Tensor
     counter::Tensor
     page_table::Tensor
     o::Tensor
@@ -2018,6 +2046,8 @@ struct XKvDecodeParams
     query_len::Tensor
     cache_row::Tensor
     sink_logit::Tensor
+    cos::Tensor
+    sin::Tensor
     query_max::Int64
     key_max::Int64
     window_left::Int64
@@ -2028,7 +2058,9 @@ struct XKvDecodeParams
     bits::Int32
     group::Int32
     splits::Int32
-    reserved::Int32
+    format::Int32
+    rope_begin::Int32
+    rope_interleaved::Int32
 end
 
 # fovea_x_conv1d_forward_params

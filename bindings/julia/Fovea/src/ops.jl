@@ -7575,9 +7575,10 @@ x_tpa_backward(arguments...; keywords...) =
     misused("x_tpa_backward", "ctx, a_k, b_k, a_v, b_v, o, lse, dout", arguments)
 
 """
-    x_kv_append!(ctx, k_code, k_scale, k_zero, v_code, v_scale, v_zero, k_tail, v_tail, counter, k_new, v_new, page_table; keywords...)
+    x_kv_append!(ctx, k_code, v_code, counter, k_new, v_new, page_table; keywords...)
 
-Appends new tokens to the caches, each as this:
+Appends new tokens to the caches.  In formats 1 and 2 a token is quantised as it comes, and
+`flush` does nothing.  In format 0 each is appended as this:
 
       1. Where `residual` keys are in the tail, they are quantised into pages, which empties it.
       2. Where residual + 1 values are in the tail, the oldest is quantised.
@@ -7588,44 +7589,67 @@ next is done at the end, without waiting for a token: values at `residual` alrea
 without tokens (s = 0) flushes alone.
 
 A sequence ends at pages \\* page tokens; later ones are dropped.  Codes for a page that is -1 are
-dropped.  Pages are wanted when tokens leave the tails.  No two sequences may share a cache row
-or a page.  Every decision is taken on the device, so that a captured graph serves all lengths.
+dropped.  Pages are wanted when tokens are quantised.  No two sequences may share a cache row,
+or a page that a call writes.  Every decision is taken on the device, so that a captured graph
+serves all lengths.
 
 Bits: those of the host, the same every run.
-Limits: every valid call has a kernel on the host and on CUDA.  No workspace.
+Limits: every valid call has a kernel on the host.  CUDA has kernels of format 0.  No
+workspace.
 
 Sizes are Julia's, fastest first.
 - `k_code`: updated, (`k_words`, d, g, `page_groups`, pool) i32
-- `k_scale`: updated, (d, g, `page_groups`, pool) f16
-- `k_zero`: updated, (d, g, `page_groups`, pool) f16
 - `v_code`: updated, (`v_words`, g, page, pool) i32
-- `v_scale`: updated, (`v_groups`, g, page, pool) f16
-- `v_zero`: updated, (`v_groups`, g, page, pool) f16
-- `k_tail`: updated, (d, g, residual, rows) as `k_new`
-- `v_tail`: updated, (e, g, ring, rows) as `k_new`
 - `counter`: updated, (4, rows) i32
 - `k_new`: (d, g, s, b) f16 bf16
 - `v_new`: (e, g, s, b) as `k_new`
 - `page_table`: (pages, rows) i32: -1: page absent
+- `k_scale`: updated, (d, g, `page_groups`, pool) f16: format 0
+- `k_zero`: updated, (d, g, `page_groups`, pool) f16: format 0
+- `v_scale`: updated, (`v_groups`, g, page, pool) f16: format 0
+- `v_zero`: updated, (`v_groups`, g, page, pool) f16: format 0
+- `k_tail`: updated, (d, g, residual, rows) as `k_new`: format 0
+- `v_tail`: updated, (e, g, ring, rows) as `k_new`: format 0
+- `k_level`: (levels) f32: formats 1 and 2
+- `v_level`: (levels) f32: formats 1 and 2
+- `k_offset`: (d, g) f32: format 1
+- `k_range`: (d, g) f32: format 1
+- `v_bound`: updated, (2, page, pool) f32: format 1: offset and range
+- `k_norm`: updated, (g, page, pool) f32: format 2
+- `v_norm`: updated, (g, page, pool) f32: format 2
+- `k_outlier`: updated, (`k_outliers`, page, pool) i32: format 1; absent: none
+- `v_outlier`: updated, (`v_outliers`, page, pool) i32: format 1; absent: none
+- `k_first`: updated, (d, g, firsts, rows) as `k_new`: formats 1, 2
+- `v_first`: updated, (e, g, firsts, rows) as `k_new`: with `k_first`
 - `query_start`: (r+1) i32: first packed new token of each sequence; then b = 1
 - `query_len`: (r) i32: new tokens of each sequence; absent: all
 - `cache_row`: (r) i32: row of `page_table`, tails and counter; -1 or past the last skips the sequence; absent: its own number
 - `query_max`: most new tokens of a sequence, bounds the grid; 0: s
-- `bits`: 2 or 4; 0: 2
+- `bits`: 2 or 4, in formats 1 and 2 also 3; 0: 2
 - `group`: group \\* bits is a multiple of 32; 0: 32
 - `flush`: 1: quantises at the end what is due
+- `format`: a number or `:name` of `fovea_x_kv_format`
 """
-function x_kv_append!(ctx::Target, k_code, k_scale, k_zero, v_code, v_scale, v_zero, k_tail, v_tail, counter, k_new, v_new, page_table;
-    query_start=nothing, query_len=nothing, cache_row=nothing, query_max=0, bits=0, group=0,
-    flush=false)
+function x_kv_append!(ctx::Target, k_code, v_code, counter, k_new, v_new, page_table;
+    k_scale=nothing, k_zero=nothing, v_scale=nothing, v_zero=nothing, k_tail=nothing,
+    v_tail=nothing, k_level=nothing, v_level=nothing, k_offset=nothing, k_range=nothing,
+    v_bound=nothing, k_norm=nothing, v_norm=nothing, k_outlier=nothing, v_outlier=nothing,
+    k_first=nothing, v_first=nothing, query_start=nothing, query_len=nothing, cache_row=nothing,
+    query_max=0, bits=0, group=0, flush=false, format=0)
     in_k_new = needed(ctx, "x_kv_append", "k_new", k_new)
     in_v_new = needed(ctx, "x_kv_append", "v_new", v_new)
+    in_k_level = whole(ctx, "x_kv_append", "k_level", k_level)
+    in_v_level = whole(ctx, "x_kv_append", "v_level", v_level)
+    in_k_offset = whole(ctx, "x_kv_append", "k_offset", k_offset)
+    in_k_range = whole(ctx, "x_kv_append", "k_range", k_range)
     in_page_table = needed(ctx, "x_kv_append", "page_table", page_table)
     in_query_start = whole(ctx, "x_kv_append", "query_start", query_start)
     in_query_len = whole(ctx, "x_kv_append", "query_len", query_len)
     in_cache_row = whole(ctx, "x_kv_append", "cache_row", cache_row)
     GC.@preserve(in_k_new, in_v_new, k_code, k_scale, k_zero, v_code, v_scale, v_zero, k_tail, v_tail,
-        counter, in_page_table, in_query_start, in_query_len, in_cache_row, begin
+        in_k_level, in_v_level, in_k_offset, in_k_range, v_bound, k_norm, v_norm, k_outlier,
+        v_outlier, k_first, v_first, counter, in_page_table, in_query_start, in_query_len,
+        in_cache_row, begin
         params = XKvAppendParams(sizeof(XKvAppendParams),
             tensor(ctx, "x_kv_append", "k_new", in_k_new),
             tensor(ctx, "x_kv_append", "v_new", in_v_new),
@@ -7637,6 +7661,17 @@ function x_kv_append!(ctx::Target, k_code, k_scale, k_zero, v_code, v_scale, v_z
             tensor(ctx, "x_kv_append", "v_zero", v_zero),
             tensor(ctx, "x_kv_append", "k_tail", k_tail),
             tensor(ctx, "x_kv_append", "v_tail", v_tail),
+            tensor(ctx, "x_kv_append", "k_level", in_k_level),
+            tensor(ctx, "x_kv_append", "v_level", in_v_level),
+            tensor(ctx, "x_kv_append", "k_offset", in_k_offset),
+            tensor(ctx, "x_kv_append", "k_range", in_k_range),
+            tensor(ctx, "x_kv_append", "v_bound", v_bound),
+            tensor(ctx, "x_kv_append", "k_norm", k_norm),
+            tensor(ctx, "x_kv_append", "v_norm", v_norm),
+            tensor(ctx, "x_kv_append", "k_outlier", k_outlier),
+            tensor(ctx, "x_kv_append", "v_outlier", v_outlier),
+            tensor(ctx, "x_kv_append", "k_first", k_first),
+            tensor(ctx, "x_kv_append", "v_first", v_first),
             tensor(ctx, "x_kv_append", "counter", counter),
             tensor(ctx, "x_kv_append", "page_table", in_page_table),
             tensor(ctx, "x_kv_append", "query_start", in_query_start),
@@ -7646,50 +7681,64 @@ function x_kv_append!(ctx::Target, k_code, k_scale, k_zero, v_code, v_scale, v_z
             number(Int32, "x_kv_append: bits", bits),
             number(Int32, "x_kv_append: group", group),
             number(Int32, "x_kv_append: flush", flush),
-            0)
+            enumerated(X_KV_FORMAT, "x_kv_append: format", format))
         done = launch(ctx, fovea_x_kv_append, fovea_x_kv_append_workspace, Ref(params))
     end)
-    results(done, merge(named(Val(:k_code), k_code), named(Val(:k_scale), k_scale), named(Val(:k_zero), k_zero), named(Val(:v_code), v_code), named(Val(:v_scale), v_scale), named(Val(:v_zero), v_zero), named(Val(:k_tail), k_tail), named(Val(:v_tail), v_tail), named(Val(:counter), counter)))
+    results(done, merge(named(Val(:k_code), k_code), named(Val(:v_code), v_code), named(Val(:counter), counter)))
 end
 x_kv_append!(arguments...; keywords...) =
-    misused("x_kv_append!", "ctx, k_code, k_scale, k_zero, v_code, v_scale, v_zero, k_tail, v_tail, counter, k_new, v_new, page_table", arguments)
+    misused("x_kv_append!", "ctx, k_code, v_code, counter, k_new, v_new, page_table", arguments)
 
 """
-    x_kv_decode(ctx, q, k_code, k_scale, k_zero, v_code, v_scale, v_zero, k_tail, v_tail, counter, page_table; keywords...)
+    x_kv_decode(ctx, q, k_code, v_code, counter, page_table; keywords...)
 
 Attention over such a cache, after `x_kv_append` has put the rows' own tokens there: o and lse are
 `attention_forward`'s over x' and the tails.  Row i of Lq is at position i + length - Lq.  A token
-that is quantised into a page that is -1 is not there.
+that is quantised into a page that is -1 is not there, nor is a first token of such a page.
 
 Bits: the same every run on one device; place, neighbours and size of the batch may change them.
-Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and on CUDA.  With 16
-rows or fewer of a sequence a CUDA kernel reads the codes as they are:
+Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host.  CUDA has kernels of
+format 0.  With 16 rows or fewer of a sequence one reads the codes as they are:
 
-      sm_80 and later  d and e both 64 or both 128; group 32, no sink_keys; channels of k_code one
-                       run, rows of all tensors contiguous and 16-byte aligned, those of v_scale and
-                       v_zero to their size
+      sm_80 and later  d and e both 64 or both 128; group 32, no sink_keys, no cos; channels of
+                       k_code one run, rows of all tensors contiguous and 16-byte aligned, those of
+                       v_scale and v_zero to their size
 
-The host does for groups to 128.  Otherwise keys and values are formed in the workspace for
-`attention_forward`: d + e numbers a key head of each token that a sequence may have.
+The host does in format 0 for groups to 128, without cos.  Otherwise keys and values are formed
+in the workspace for `attention_forward`: d + e numbers a key head of each token that a sequence
+may have.
 
 Sizes are Julia's, fastest first.
 - `q`: (d, h, s, b) f16 bf16
 - `k_code`: (`k_words`, d, g, `page_groups`, pool) i32
-- `k_scale`: (d, g, `page_groups`, pool) f16
-- `k_zero`: (d, g, `page_groups`, pool) f16
 - `v_code`: (`v_words`, g, page, pool) i32
-- `v_scale`: (`v_groups`, g, page, pool) f16
-- `v_zero`: (`v_groups`, g, page, pool) f16
-- `k_tail`: (d, g, residual, rows) as q
-- `v_tail`: (e, g, ring, rows) as q
 - `counter`: (4, rows) i32
 - `page_table`: (pages, rows) i32: -1: page absent
+- `k_scale`: (d, g, `page_groups`, pool) f16: format 0
+- `k_zero`: (d, g, `page_groups`, pool) f16: format 0
+- `v_scale`: (`v_groups`, g, page, pool) f16: format 0
+- `v_zero`: (`v_groups`, g, page, pool) f16: format 0
+- `k_tail`: (d, g, residual, rows) as q: format 0
+- `v_tail`: (e, g, ring, rows) as q: format 0
+- `k_level`: (levels) f32: formats 1 and 2
+- `v_level`: (levels) f32: formats 1 and 2
+- `k_offset`: (d, g) f32: format 1
+- `k_range`: (d, g) f32: format 1
+- `v_bound`: (2, page, pool) f32: format 1: offset and range
+- `k_norm`: (g, page, pool) f32: format 2
+- `v_norm`: (g, page, pool) f32: format 2
+- `k_outlier`: (`k_outliers`, page, pool) i32: format 1; absent: none
+- `v_outlier`: (`v_outliers`, page, pool) i32: format 1; absent: none
+- `k_first`: (d, g, firsts, rows) as q: formats 1, 2
+- `v_first`: (e, g, firsts, rows) as q: with `k_first`
 - `o`: output, (e, h, s, b) as q or f32
 - `lse`: output, (s, h, b) f32
 - `query_start`: (r+1) i32: as in attention.h, and so for the fields below
 - `query_len`: (r) i32
 - `cache_row`: (r) i32: as in `x_kv_append`; without a row there are no keys
 - `sink_logit`: (h) f32
+- `cos`: (half, positions) f32: keys are stored unrotated and turned by their position after loading; v untouched
+- `sin`: (half, positions) f32: with cos
 - `query_max`: 0: s
 - `key_max`: tokens past this index do not count, nor in length; 0: pages \\* page
 - `window_left`: 0: all
@@ -7697,36 +7746,58 @@ Sizes are Julia's, fastest first.
 - `sink_keys`: needs `window_left`; 0: none
 - `scale`: of scores; 0: 1 / sqrt(d)
 - `causal`: 1: `window_right` = 1
-- `bits`: 2 or 4; 0: 2
+- `bits`: 2 or 4, in formats 1 and 2 also 3; 0: 2
 - `group`: group \\* bits is a multiple of 32; 0: 32
 - `splits`: parts the keys of a row are cut into; 0: chosen from shapes
+- `format`: a number or `:name` of `fovea_x_kv_format`
+- `rope_begin`: as in attention.h
+- `rope_interleaved`: as in attention.h
 """
-function x_kv_decode(ctx::Target, q, k_code, k_scale, k_zero, v_code, v_scale, v_zero, k_tail, v_tail, counter, page_table;
-    o=true, lse=false, query_start=nothing, query_len=nothing, cache_row=nothing,
-    sink_logit=nothing, query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0,
-    scale=0, causal=false, bits=0, group=0, splits=0)
+function x_kv_decode(ctx::Target, q, k_code, v_code, counter, page_table;
+    k_scale=nothing, k_zero=nothing, v_scale=nothing, v_zero=nothing, k_tail=nothing,
+    v_tail=nothing, k_level=nothing, v_level=nothing, k_offset=nothing, k_range=nothing,
+    v_bound=nothing, k_norm=nothing, v_norm=nothing, k_outlier=nothing, v_outlier=nothing,
+    k_first=nothing, v_first=nothing, o=true, lse=false, query_start=nothing, query_len=nothing,
+    cache_row=nothing, sink_logit=nothing, cos=nothing, sin=nothing, query_max=0, key_max=0,
+    window_left=0, window_right=0, sink_keys=0, scale=0, causal=false, bits=0, group=0, splits=0,
+    format=0, rope_begin=0, rope_interleaved=0)
     in_q = needed(ctx, "x_kv_decode", "q", q)
     in_k_code = needed(ctx, "x_kv_decode", "k_code", k_code)
-    in_k_scale = needed(ctx, "x_kv_decode", "k_scale", k_scale)
-    in_k_zero = needed(ctx, "x_kv_decode", "k_zero", k_zero)
+    in_k_scale = whole(ctx, "x_kv_decode", "k_scale", k_scale)
+    in_k_zero = whole(ctx, "x_kv_decode", "k_zero", k_zero)
     in_v_code = needed(ctx, "x_kv_decode", "v_code", v_code)
-    in_v_scale = needed(ctx, "x_kv_decode", "v_scale", v_scale)
-    in_v_zero = needed(ctx, "x_kv_decode", "v_zero", v_zero)
-    in_k_tail = needed(ctx, "x_kv_decode", "k_tail", k_tail)
-    in_v_tail = needed(ctx, "x_kv_decode", "v_tail", v_tail)
+    in_v_scale = whole(ctx, "x_kv_decode", "v_scale", v_scale)
+    in_v_zero = whole(ctx, "x_kv_decode", "v_zero", v_zero)
+    in_k_tail = whole(ctx, "x_kv_decode", "k_tail", k_tail)
+    in_v_tail = whole(ctx, "x_kv_decode", "v_tail", v_tail)
+    in_k_level = whole(ctx, "x_kv_decode", "k_level", k_level)
+    in_v_level = whole(ctx, "x_kv_decode", "v_level", v_level)
+    in_k_offset = whole(ctx, "x_kv_decode", "k_offset", k_offset)
+    in_k_range = whole(ctx, "x_kv_decode", "k_range", k_range)
+    in_v_bound = whole(ctx, "x_kv_decode", "v_bound", v_bound)
+    in_k_norm = whole(ctx, "x_kv_decode", "k_norm", k_norm)
+    in_v_norm = whole(ctx, "x_kv_decode", "v_norm", v_norm)
+    in_k_outlier = whole(ctx, "x_kv_decode", "k_outlier", k_outlier)
+    in_v_outlier = whole(ctx, "x_kv_decode", "v_outlier", v_outlier)
+    in_k_first = whole(ctx, "x_kv_decode", "k_first", k_first)
+    in_v_first = whole(ctx, "x_kv_decode", "v_first", v_first)
     in_counter = needed(ctx, "x_kv_decode", "counter", counter)
     in_page_table = needed(ctx, "x_kv_decode", "page_table", page_table)
     in_query_start = whole(ctx, "x_kv_decode", "query_start", query_start)
     in_query_len = whole(ctx, "x_kv_decode", "query_len", query_len)
     in_cache_row = whole(ctx, "x_kv_decode", "cache_row", cache_row)
     in_sink_logit = whole(ctx, "x_kv_decode", "sink_logit", sink_logit)
+    in_cos = whole(ctx, "x_kv_decode", "cos", cos)
+    in_sin = whole(ctx, "x_kv_decode", "sin", sin)
     out_o = output(ctx, o, q, eltype(q),
-        () -> (size(v_tail, 1), size(q, 2), size(q, 3), size(q, 4),))
+        () -> (extent("x_kv_decode", "o", "e", (v_tail, 1, 0), (v_first, 1, 0)), size(q, 2),
+            size(q, 3), size(q, 4),))
     out_lse = output(ctx, lse, q, Float32,
         () -> (size(q, 3), size(q, 2), size(q, 4),))
     GC.@preserve(in_q, in_k_code, in_k_scale, in_k_zero, in_v_code, in_v_scale, in_v_zero, in_k_tail,
-        in_v_tail, in_counter, in_page_table, out_o, out_lse, in_query_start, in_query_len,
-        in_cache_row, in_sink_logit, begin
+        in_v_tail, in_k_level, in_v_level, in_k_offset, in_k_range, in_v_bound, in_k_norm,
+        in_v_norm, in_k_outlier, in_v_outlier, in_k_first, in_v_first, in_counter, in_page_table,
+        out_o, out_lse, in_query_start, in_query_len, in_cache_row, in_sink_logit, in_cos, in_sin, begin
         params = XKvDecodeParams(sizeof(XKvDecodeParams),
             tensor(ctx, "x_kv_decode", "q", in_q),
             tensor(ctx, "x_kv_decode", "k_code", in_k_code),
@@ -7737,6 +7808,17 @@ function x_kv_decode(ctx::Target, q, k_code, k_scale, k_zero, v_code, v_scale, v
             tensor(ctx, "x_kv_decode", "v_zero", in_v_zero),
             tensor(ctx, "x_kv_decode", "k_tail", in_k_tail),
             tensor(ctx, "x_kv_decode", "v_tail", in_v_tail),
+            tensor(ctx, "x_kv_decode", "k_level", in_k_level),
+            tensor(ctx, "x_kv_decode", "v_level", in_v_level),
+            tensor(ctx, "x_kv_decode", "k_offset", in_k_offset),
+            tensor(ctx, "x_kv_decode", "k_range", in_k_range),
+            tensor(ctx, "x_kv_decode", "v_bound", in_v_bound),
+            tensor(ctx, "x_kv_decode", "k_norm", in_k_norm),
+            tensor(ctx, "x_kv_decode", "v_norm", in_v_norm),
+            tensor(ctx, "x_kv_decode", "k_outlier", in_k_outlier),
+            tensor(ctx, "x_kv_decode", "v_outlier", in_v_outlier),
+            tensor(ctx, "x_kv_decode", "k_first", in_k_first),
+            tensor(ctx, "x_kv_decode", "v_first", in_v_first),
             tensor(ctx, "x_kv_decode", "counter", in_counter),
             tensor(ctx, "x_kv_decode", "page_table", in_page_table),
             tensor(ctx, "x_kv_decode", "o", out_o),
@@ -7745,6 +7827,8 @@ function x_kv_decode(ctx::Target, q, k_code, k_scale, k_zero, v_code, v_scale, v
             tensor(ctx, "x_kv_decode", "query_len", in_query_len),
             tensor(ctx, "x_kv_decode", "cache_row", in_cache_row),
             tensor(ctx, "x_kv_decode", "sink_logit", in_sink_logit),
+            tensor(ctx, "x_kv_decode", "cos", in_cos),
+            tensor(ctx, "x_kv_decode", "sin", in_sin),
             number(Int64, "x_kv_decode: query_max", query_max),
             number(Int64, "x_kv_decode: key_max", key_max),
             number(Int64, "x_kv_decode: window_left", window_left),
@@ -7755,10 +7839,12 @@ function x_kv_decode(ctx::Target, q, k_code, k_scale, k_zero, v_code, v_scale, v
             number(Int32, "x_kv_decode: bits", bits),
             number(Int32, "x_kv_decode: group", group),
             number(Int32, "x_kv_decode: splits", splits),
-            0)
+            enumerated(X_KV_FORMAT, "x_kv_decode: format", format),
+            number(Int32, "x_kv_decode: rope_begin", rope_begin),
+            number(Int32, "x_kv_decode: rope_interleaved", rope_interleaved))
         done = launch(ctx, fovea_x_kv_decode, fovea_x_kv_decode_workspace, Ref(params))
     end)
     results(done, merge(named(Val(:o), out_o), named(Val(:lse), out_lse)))
 end
 x_kv_decode(arguments...; keywords...) =
-    misused("x_kv_decode", "ctx, q, k_code, k_scale, k_zero, v_code, v_scale, v_zero, k_tail, v_tail, counter, page_table", arguments)
+    misused("x_kv_decode", "ctx, q, k_code, v_code, counter, page_table", arguments)

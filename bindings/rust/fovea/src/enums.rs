@@ -26,6 +26,7 @@ pub(crate) mod experimental {
     pub use crate::sys::fovea_x_feature_map as XFeatureMap;
     pub use crate::sys::fovea_x_gate as XGate;
     pub use crate::sys::fovea_x_gate_map as XGateMap;
+    pub use crate::sys::fovea_x_kv_format as XKvFormat;
     pub use crate::sys::fovea_x_norm_gate_act as XNormGateAct;
     pub use crate::sys::fovea_x_norm_gate_norm as XNormGateNorm;
     pub use crate::sys::fovea_x_pool as XPool;

@@ -2764,7 +2764,8 @@ op! {
 
 op! {
     /// ```text
-    /// Appends new tokens to the caches, each as this:
+    /// Appends new tokens to the caches.  In formats 1 and 2 a token is quantised as it comes, and
+    /// `flush` does nothing.  In format 0 each is appended as this:
     ///   1. Where `residual` keys are in the tail, they are quantised into pages, which empties it.
     ///   2. Where residual + 1 values are in the tail, the oldest is quantised.
     ///   3. The token goes to both tails, and the length grows by one.
@@ -2773,35 +2774,49 @@ op! {
     /// without tokens (s = 0) flushes alone.
     ///
     /// A sequence ends at pages * page tokens; later ones are dropped.  Codes for a page that is -1 are
-    /// dropped.  Pages are wanted when tokens leave the tails.  No two sequences may share a cache row
-    /// or a page.  Every decision is taken on the device, so that a captured graph serves all lengths.
+    /// dropped.  Pages are wanted when tokens are quantised.  No two sequences may share a cache row,
+    /// or a page that a call writes.  Every decision is taken on the device, so that a captured graph
+    /// serves all lengths.
     ///
     /// Bits: those of the host, the same every run.
-    /// Limits: every valid call has a kernel on the host and on CUDA.  No workspace.
+    /// Limits: every valid call has a kernel on the host.  CUDA has kernels of format 0.  No
+    /// workspace.
     /// ```
     XKvAppend(x_kv_append: fovea_x_kv_append_params, fovea_x_kv_append, fovea_x_kv_append_workspace)
     new {
         k_new set_k_new: in, "`(b, s, g, d)` f16 bf16";
         v_new set_v_new: in, "`(b, s, g, e)` as k_new";
         k_code set_k_code: out, "`(pool, page_groups, g, d, k_words)` i32";
-        k_scale set_k_scale: out, "`(pool, page_groups, g, d)` f16";
-        k_zero set_k_zero: out, "`(pool, page_groups, g, d)` f16";
         v_code set_v_code: out, "`(pool, page, g, v_words)` i32";
-        v_scale set_v_scale: out, "`(pool, page, g, v_groups)` f16";
-        v_zero set_v_zero: out, "`(pool, page, g, v_groups)` f16";
-        k_tail set_k_tail: out, "`(rows, residual, g, d)` as k_new";
-        v_tail set_v_tail: out, "`(rows, ring, g, e)` as k_new";
         counter set_counter: out, "`(rows, 4)` i32";
         page_table set_page_table: in, "`(rows, pages)` i32: -1: page absent";
     }
     may {
+        k_scale set_k_scale: out, "`(pool, page_groups, g, d)` f16: format 0";
+        k_zero set_k_zero: out, "`(pool, page_groups, g, d)` f16: format 0";
+        v_scale set_v_scale: out, "`(pool, page, g, v_groups)` f16: format 0";
+        v_zero set_v_zero: out, "`(pool, page, g, v_groups)` f16: format 0";
+        k_tail set_k_tail: out, "`(rows, residual, g, d)` as k_new: format 0";
+        v_tail set_v_tail: out, "`(rows, ring, g, e)` as k_new: format 0";
+        k_level set_k_level: in, "`(levels)` f32: formats 1 and 2";
+        v_level set_v_level: in, "`(levels)` f32: formats 1 and 2";
+        k_offset set_k_offset: in, "`(g, d)` f32: format 1";
+        k_range set_k_range: in, "`(g, d)` f32: format 1";
+        v_bound set_v_bound: out, "`(pool, page, 2)` f32: format 1: offset and range";
+        k_norm set_k_norm: out, "`(pool, page, g)` f32: format 2";
+        v_norm set_v_norm: out, "`(pool, page, g)` f32: format 2";
+        k_outlier set_k_outlier: out, "`(pool, page, k_outliers)` i32: format 1; absent: none";
+        v_outlier set_v_outlier: out, "`(pool, page, v_outliers)` i32: format 1; absent: none";
+        k_first set_k_first: out, "`(rows, firsts, g, d)` as k_new: formats 1, 2";
+        v_first set_v_first: out, "`(rows, firsts, g, e)` as k_new: with k_first";
         query_start set_query_start: in, "`(r+1)` i32: first packed new token of each sequence; then b = 1";
         query_len set_query_len: in, "`(r)` i32: new tokens of each sequence; absent: all";
         cache_row set_cache_row: in, "`(r)` i32: row of page_table, tails and counter; -1 or past the last skips the sequence; absent: its own number";
         query_max set_query_max: i64, "most new tokens of a sequence, bounds the grid; 0: s";
-        bits set_bits: i32, "2 or 4; 0: 2";
+        bits set_bits: i32, "2 or 4, in formats 1 and 2 also 3; 0: 2";
         group set_group: i32, "group * bits is a multiple of 32; 0: 32";
         flush set_flush: bool, "1: quantises at the end what is due";
+        format set_format: enum XKvFormat, "The fovea_x_kv_format.";
     }
 }
 
@@ -2809,38 +2824,52 @@ op! {
     /// ```text
     /// Attention over such a cache, after x_kv_append has put the rows' own tokens there: o and lse are
     /// attention_forward's over x' and the tails.  Row i of Lq is at position i + length - Lq.  A token
-    /// that is quantised into a page that is -1 is not there.
+    /// that is quantised into a page that is -1 is not there, nor is a first token of such a page.
     ///
     /// Bits: the same every run on one device; place, neighbours and size of the batch may change them.
-    /// Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and on CUDA.  With 16
-    /// rows or fewer of a sequence a CUDA kernel reads the codes as they are:
-    ///   sm_80 and later  d and e both 64 or both 128; group 32, no sink_keys; channels of k_code one
-    ///                    run, rows of all tensors contiguous and 16-byte aligned, those of v_scale and
-    ///                    v_zero to their size
-    /// The host does for groups to 128.  Otherwise keys and values are formed in the workspace for
-    /// attention_forward: d + e numbers a key head of each token that a sequence may have.
+    /// Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host.  CUDA has kernels of
+    /// format 0.  With 16 rows or fewer of a sequence one reads the codes as they are:
+    ///   sm_80 and later  d and e both 64 or both 128; group 32, no sink_keys, no cos; channels of
+    ///                    k_code one run, rows of all tensors contiguous and 16-byte aligned, those of
+    ///                    v_scale and v_zero to their size
+    /// The host does in format 0 for groups to 128, without cos.  Otherwise keys and values are formed
+    /// in the workspace for attention_forward: d + e numbers a key head of each token that a sequence
+    /// may have.
     /// ```
     XKvDecode(x_kv_decode: fovea_x_kv_decode_params, fovea_x_kv_decode, fovea_x_kv_decode_workspace)
     new {
         q set_q: in, "`(b, s, h, d)` f16 bf16";
         k_code set_k_code: in, "`(pool, page_groups, g, d, k_words)` i32";
-        k_scale set_k_scale: in, "`(pool, page_groups, g, d)` f16";
-        k_zero set_k_zero: in, "`(pool, page_groups, g, d)` f16";
         v_code set_v_code: in, "`(pool, page, g, v_words)` i32";
-        v_scale set_v_scale: in, "`(pool, page, g, v_groups)` f16";
-        v_zero set_v_zero: in, "`(pool, page, g, v_groups)` f16";
-        k_tail set_k_tail: in, "`(rows, residual, g, d)` as q";
-        v_tail set_v_tail: in, "`(rows, ring, g, e)` as q";
         counter set_counter: in, "`(rows, 4)` i32";
         page_table set_page_table: in, "`(rows, pages)` i32: -1: page absent";
         o set_o: out, "`(b, s, h, e)` as q or f32";
     }
     may {
+        k_scale set_k_scale: in, "`(pool, page_groups, g, d)` f16: format 0";
+        k_zero set_k_zero: in, "`(pool, page_groups, g, d)` f16: format 0";
+        v_scale set_v_scale: in, "`(pool, page, g, v_groups)` f16: format 0";
+        v_zero set_v_zero: in, "`(pool, page, g, v_groups)` f16: format 0";
+        k_tail set_k_tail: in, "`(rows, residual, g, d)` as q: format 0";
+        v_tail set_v_tail: in, "`(rows, ring, g, e)` as q: format 0";
+        k_level set_k_level: in, "`(levels)` f32: formats 1 and 2";
+        v_level set_v_level: in, "`(levels)` f32: formats 1 and 2";
+        k_offset set_k_offset: in, "`(g, d)` f32: format 1";
+        k_range set_k_range: in, "`(g, d)` f32: format 1";
+        v_bound set_v_bound: in, "`(pool, page, 2)` f32: format 1: offset and range";
+        k_norm set_k_norm: in, "`(pool, page, g)` f32: format 2";
+        v_norm set_v_norm: in, "`(pool, page, g)` f32: format 2";
+        k_outlier set_k_outlier: in, "`(pool, page, k_outliers)` i32: format 1; absent: none";
+        v_outlier set_v_outlier: in, "`(pool, page, v_outliers)` i32: format 1; absent: none";
+        k_first set_k_first: in, "`(rows, firsts, g, d)` as q: formats 1, 2";
+        v_first set_v_first: in, "`(rows, firsts, g, e)` as q: with k_first";
         lse set_lse: out, "`(b, h, s)` f32";
         query_start set_query_start: in, "`(r+1)` i32: as in attention.h, and so for the fields below";
         query_len set_query_len: in, "`(r)` i32";
         cache_row set_cache_row: in, "`(r)` i32: as in x_kv_append; without a row there are no keys";
         sink_logit set_sink_logit: in, "`(h)` f32";
+        cos set_cos: in, "`(positions, half)` f32: keys are stored unrotated and turned by their position after loading; v untouched";
+        sin set_sin: in, "`(positions, half)` f32: with cos";
         query_max set_query_max: i64, "0: s";
         key_max set_key_max: i64, "tokens past this index do not count, nor in length; 0: pages * page";
         window_left set_window_left: i64, "0: all";
@@ -2848,8 +2877,11 @@ op! {
         sink_keys set_sink_keys: i64, "needs window_left; 0: none";
         scale set_scale: f32, "of scores; 0: 1 / sqrt(d)";
         causal set_causal: bool, "1: window_right = 1";
-        bits set_bits: i32, "2 or 4; 0: 2";
+        bits set_bits: i32, "2 or 4, in formats 1 and 2 also 3; 0: 2";
         group set_group: i32, "group * bits is a multiple of 32; 0: 32";
         splits set_splits: i32, "parts the keys of a row are cut into; 0: chosen from shapes";
+        format set_format: enum XKvFormat, "The fovea_x_kv_format.";
+        rope_begin set_rope_begin: i32, "as in attention.h";
+        rope_interleaved set_rope_interleaved: i32, "as in attention.h";
     }
 }
