@@ -91,3 +91,49 @@ def test_generation_in_half_precision(cache):
     exact[..., config.eos_token_id] = -torch.inf  # min_new_tokens
     below = exact.amax(-1) - exact.gather(-1, chosen[..., None])[..., 0]
     assert below.max() < 0.02 * exact[exact.isfinite()].std(), below.max()
+
+
+def off(x, y):
+    return float((x.float() - y.float()).norm() / y.float().norm())
+
+
+def wide():
+    """Heads of 64 in bf16, with padding at the left."""
+    config = transformers.LlamaConfig(**{**SMALL, "head_dim": 64, "max_position_embeddings": 512})
+    torch.manual_seed(3)
+    made = transformers.LlamaForCausalLM(config).bfloat16().cuda().eval()
+    made.generation_config.pad_token_id = 0
+    kept = torch.ones(2, 200, dtype=torch.long, device="cuda")
+    kept[1, :37] = 0
+    return made, torch.randint(3, 90, (2, 200), device="cuda"), kept
+
+
+@pytest.mark.parametrize("method", fovea.transformers.METHODS)
+def test_few_bits(method):
+    made, ids, kept = wide()
+    with torch.no_grad():
+        call = lambda: made(ids, attention_mask=kept, use_cache=False).logits[kept.bool()]
+        want, got, again = (by(made, x, call) for x in ("fovea", *[f"fovea:{method}"] * 2))
+    name = fovea.torch.context(ids.device).last_kernel
+    assert torch.equal(got, again) and 1e-4 < off(got, want) < 0.6
+    if torch.cuda.get_device_capability()[0] == 9 and method in ("sage2", "sage2pp", "fa3_fp8"):
+        assert "sm90" in name.rpartition("+")[2], name
+
+
+@pytest.mark.parametrize("recipe", ["kivi2", "kivi4"])
+def test_generate_on_few_bits(recipe):
+    made, ids, kept = wide()
+    made.set_attn_implementation("fovea")
+
+    def call(**more):
+        cache = fovea.transformers.QuantisedCache(recipe, **more) if more else None
+        return made.generate(
+            ids, attention_mask=kept, max_new_tokens=9, min_new_tokens=9, do_sample=False,
+            past_key_values=cache, return_dict_in_generate=True, output_logits=True,
+        )  # fmt: skip
+
+    want, whole, got, again = call(), call(residual=256), call(residual=32), call(residual=32)
+    assert "x_kv_decode" in fovea.torch.context(ids.device).last_kernel
+    assert all(map(torch.equal, got.logits, again.logits))
+    assert off(whole.logits[1], want.logits[1]) < 5e-2  # all of it in 16 bits
+    assert 1e-4 < off(got.logits[1], want.logits[1]) < 1
