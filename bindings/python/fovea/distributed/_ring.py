@@ -294,8 +294,8 @@ def ring_attention(q, k, v, group=None, *, causal=False, scale=None, window_left
     """Attention of a text that is cut over the ranks of a group, with gradients.
 
     q (b, s, h, d), k (b, s, g, d), v (b, s, g, e): this rank's tokens, as shard(x, layout=layout)
-    gives them; s, h, g, d, e are the same on every rank (s: without tokens).  Gives this rank's rows of o, and with
-    return_lse (o, lse), lse (b, h, s) f32.
+    gives them; s (without tokens), h, g, d, e are the same on every rank.  Gives this rank's rows of
+    o, and with return_lse (o, lse), lse (b, h, s) f32.
 
     group         None (all ranks), a ProcessGroup, or a DeviceMesh of one axis
     causal, scale, window_left, window_right, sink_keys, local_chunk, softcap   as
