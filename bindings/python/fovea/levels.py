@@ -68,7 +68,9 @@ def kvquant(
 
     k, v = numpy.asarray(k, numpy.float64), numpy.asarray(v, numpy.float64)
     if k.ndim != 3 or v.ndim != 3 or k.shape[:2] != v.shape[:2] or not k.size or not v.size:
-        raise ValueError(f"k is {k.shape} and v {v.shape}, wanted (tokens, g, d) and (tokens, g, e)")
+        raise ValueError(
+            f"k is {k.shape} and v {v.shape}, wanted (tokens, g, d) and (tokens, g, e)"
+        )
     if not 0 <= outliers < 0.5:
         raise ValueError(f"outliers is {outliers}, wanted 0 .. 0.5")
     low, high = numpy.quantile(k, [outliers / 2, 1 - outliers / 2], axis=0)
