@@ -76,14 +76,16 @@ def by_cache(ctx, method, kind):
     f16 = lambda *shape: np.zeros(shape, np.float16)
     words = lambda *shape: np.zeros(shape, np.int32)
     scales = (pages, PAGE // GROUP, heads, WIDTH), (pages, PAGE, heads, WIDTH // GROUP)
-    held = [
-        words(*scales[0], GROUP * bits // 32), f16(*scales[0]), f16(*scales[0]),
-        words(pages, PAGE, heads, WIDTH * bits // 32), f16(*scales[1]), f16(*scales[1]),
-        f16(1, RESIDUAL, heads, WIDTH), f16(1, RESIDUAL + 1, heads, WIDTH), words(1, 4),
-        np.arange(pages, dtype=np.int32)[None],
-    ]  # fmt: skip
-    fovea.experimental.kv_append(ctx, k, v, *held, bits=bits, group=GROUP)
-    return measures(method(ctx, q, *held, o=np.empty(q.shape, np.float32)), exact(q, k, v, False))
+    held = {
+        "k_code": words(*scales[0], GROUP * bits // 32),
+        "v_code": words(pages, PAGE, heads, WIDTH * bits // 32),
+        "k_scale": f16(*scales[0]), "k_zero": f16(*scales[0]),
+        "v_scale": f16(*scales[1]), "v_zero": f16(*scales[1]),
+        "k_tail": f16(1, RESIDUAL, heads, WIDTH), "v_tail": f16(1, RESIDUAL + 1, heads, WIDTH),
+        "counter": words(1, 4), "page_table": np.arange(pages, dtype=np.int32)[None],
+    }  # fmt: skip
+    fovea.experimental.kv_append(ctx, k, v, bits=bits, group=GROUP, **held)
+    return measures(method(ctx, q, **held, o=np.empty(q.shape, np.float32)), exact(q, k, v, False))
 
 
 def table():
@@ -96,7 +98,7 @@ def table():
                     for mask in ("full", "causal"):
                         found = by_method(ctx, method, kind, mask == "causal")
                         lines.append("\t".join((method.name, kind, mask, *found)))
-                elif method.operation == "x_kv_decode":
+                elif method.operation == "x_kv_decode" and "group" in method.numbers:
                     lines.append("\t".join((method.name, kind, "decode", *by_cache(ctx, method, kind))))
     return "\n".join(lines) + "\n"
 

@@ -27,6 +27,8 @@ def test_the_table_is_whole():
     wanted = set()
     for method in fovea.recipes():
         masks = {"x_quantised_forward": ("full", "causal"), "x_kv_decode": ("decode",)}
+        if method.operation == "x_kv_decode" and "group" not in method.numbers:
+            continue  # levels are found from samples: tests/cases has their errors
         for mask in masks.get(method.operation, ()):
             wanted |= {(method.name, kind, mask) for kind in ("D1", "D2", "D3")}
     assert {tuple(row[:3]) for row in ROWS} == wanted and len(ROWS) == len(wanted)

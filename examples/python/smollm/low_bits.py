@@ -129,7 +129,8 @@ def caches() -> dict[str, Make]:
     made: dict[str, Make] = {"bf16": plain}
     made |= {code: functools.partial(Bits8, code) for code in ("e4m3", "i8")}
     return made | {method.name: functools.partial(Kivi, method.name)
-                   for method in fovea.recipes() if method.operation == "x_kv_decode"}
+                   for method in fovea.recipes() if method.operation == "x_kv_decode"
+                   and "group" in method.numbers}
 
 
 def methods() -> dict[str, Make]:

@@ -22,9 +22,22 @@ using host::kInf;
 using host::kRows;
 
 constexpr int64_t kKeys = 128;
-constexpr int64_t kItems = 32;  // that a call has before they grow
-constexpr int64_t kRun = 64;    // keys of a sum that is apart
-constexpr int64_t kShared = 8;  // tiles of rows that one tile of keys serves, at most
+constexpr int64_t kItems = 32;     // that a call has before they grow
+constexpr int64_t kChannels = 32;  // of v_t that are turned at a time
+constexpr int64_t kRun = 64;       // keys of a sum that is apart
+constexpr int64_t kShared = 8;     // tiles of rows that one tile of keys serves, at most
+
+// A tile of rows and its softmax so far.
+struct Rows : host::RowTile {
+  explicit Rows(int64_t count = 0) : host::RowTile(count) {
+    std::fill_n(top, kRows, -kInf), std::fill_n(sum, kRows, 0.0f);
+    std::fill_n(scale, kRows, 0.0f), std::fill_n(shift, kRows, 0.0f);
+  }
+  int64_t first = 0;
+  float top[kRows], sum[kRows];
+  float scale[kRows], shift[kRows];  // of rows, where codes are multiplied; row constants
+  float *q, *o;
+};
 
 struct ForwardPlan {
   QuantAttend a;
@@ -34,7 +47,8 @@ struct ForwardPlan {
   host::RowTiles tiles;
   // Within a worker's bytes.  q and o: of `shared` tiles.
   struct {
-    Slot<float> q, x, o, k, v, part, row;
+    Slot<Rows> tiles;
+    Slot<float> q, x, o, k, v, part, row, channels;
     Slot<uint16_t> staged, pairs, weights;
   } room;
   host::WorkerScratch scratch;
@@ -160,14 +174,12 @@ class KeyTile {
   // part_[column - first][channel] of v_t, times the scales of its runs if it has such.
   void load_channels() {
     const QuantAttend& a = plan_.a;
-    const View<4>& v = a.values();
     int64_t columns = 0;
     for (int64_t j = 0; j < count; ++j)
       columns = std::max(columns, a.column_of(first + j) - first + 1);
     const bool micro = a.v_axis.micro_t();
     const int64_t run = micro ? a.v_axis.run() : columns;
-    constexpr int64_t kChannels = 32;
-    float channel[kChannels * kKeys];
+    float* const channel = plan_.room.channels.at(room_);
     for (int64_t c = 0; c < a.attend.e; c += kChannels) {
       const int64_t n = std::min(kChannels, a.attend.e - c);
       for (int64_t i = 0; i < n; ++i)
@@ -198,18 +210,6 @@ class KeyTile {
   float *const row_ = plan_.room.row.at(room_), *const part_ = plan_.room.part.at(room_);
 };
 
-// A tile of rows and its softmax so far.
-struct Rows : host::RowTile {
-  explicit Rows(int64_t count = 0) : host::RowTile(count) {
-    std::fill_n(top, kRows, -kInf), std::fill_n(sum, kRows, 0.0f);
-    std::fill_n(scale, kRows, 0.0f), std::fill_n(shift, kRows, 0.0f);
-  }
-  int64_t first = 0;
-  float top[kRows], sum[kRows];
-  float scale[kRows], shift[kRows];  // of rows, with ForwardPlan::scores; row constants
-  float *q, *o;
-};
-
 class Item {
  public:
   Item(const ForwardPlan& plan, void* room, const Sequence& q, int64_t r, int64_t head)
@@ -223,7 +223,7 @@ class Item {
 
   void run(int64_t first) {
     int64_t begin = seq_.keys, end = 0;
-    Rows tiles[kShared];
+    Rows* const tiles = plan_.room.tiles.at(room_);
     int64_t used = 0;
     for (; used < plan_.shared && first < seq_.rows; ++used, first += kRows) {
       open(first, used, tiles[used]);
@@ -476,6 +476,8 @@ Text offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
   room.x = worker.add<float>(kRows * std::max(kKeys, call.d));
   room.part = worker.add<float>(kKeys * p.e_row);
   room.row = worker.add<float>(std::max(p.d_row, p.e_row));
+  room.tiles = worker.add<Rows>(p.shared);
+  room.channels = worker.add<float>(a.v_t ? kChannels * kKeys : 0);
   room.staged = worker.add<uint16_t>(p.scores ? kRows * p.d_row : 0);
   room.pairs = worker.add<uint16_t>(p.values ? kKeys * 2 * host::kTileTerms : 0);
   room.weights = worker.add<uint16_t>(p.values ? kKeys * kRows : 0);

@@ -56,11 +56,13 @@ struct Coded {
 void body(Program& program, const Params& p) {
   QuantBackward b = resolve(p);
   if (!p.dq.data && !p.dk.data && !p.dv.data) return;
-  const Coded k = quantise(program, p.k, p.key_start, p.k_smooth);
-  const Coded q = quantise(program, p.q, p.query_start, FOVEA_SMOOTH_NONE);
-  b.call.forward.q = view_of<4>(q.code), b.call.forward.k = view_of<4>(k.code);
-  b.q_scale = view_of<3>(q.scale), b.k_scale = view_of<3>(k.scale);
-  if (p.k_smooth) b.q_plain = view_of<4>(p.q), b.k_mean = view_of<4>(k.mean);
+  if (b.call.forward.sequences.count && p.q.shape[1]) {  // without rows, keys' gradients are 0
+    const Coded k = quantise(program, p.k, p.key_start, p.k_smooth);
+    const Coded q = quantise(program, p.q, p.query_start, FOVEA_SMOOTH_NONE);
+    b.call.forward.q = view_of<4>(q.code), b.call.forward.k = view_of<4>(k.code);
+    b.q_scale = view_of<3>(q.scale), b.k_scale = view_of<3>(k.scale);
+    if (p.k_smooth) b.q_plain = view_of<4>(p.q), b.k_mean = view_of<4>(k.mean);
+  }
   program.run(choose(kOp, program.context(), b, x_quant_backward_host, {kOnHost}));
 }
 

@@ -38,25 +38,27 @@ def test_append_and_decode_are_the_librarys(name, device):
     bits, pages = ours.bits, 4
     f16, i32 = torch.float16, torch.int32
     make = lambda shape, dtype: torch.zeros(shape, dtype=dtype, device=device)
-    held = [
-        make((B * pages, 4, G, D, bits), i32), *(make((B * pages, 4, G, D), f16) for _ in "sz"),
-        make((B * pages, 128, G, D * bits // 32), i32),
-        *(make((B * pages, 128, G, D // 32), f16) for _ in "sz"),
-        make((B, 128, G, D), f16), make((B, 129, G, D), f16), make((B, 4), i32),
-    ]  # fmt: skip
-    table = torch.arange(B * pages, dtype=i32, device=device).view(B, pages)
+    keys, values = (B * pages, 4, G, D), (B * pages, 128, G, D // 32)
+    held = {
+        "k_code": make((*keys, bits), i32), "k_scale": make(keys, f16), "k_zero": make(keys, f16),
+        "v_code": make((B * pages, 128, G, D * bits // 32), i32),
+        "v_scale": make(values, f16), "v_zero": make(values, f16),
+        "k_tail": make((B, 128, G, D), f16), "v_tail": make((B, 129, G, D), f16),
+        "counter": make((B, 4), i32),
+        "page_table": torch.arange(B * pages, dtype=i32, device=device).view(B, pages),
+    }  # fmt: skip
     numbers = {"bits": bits, "group": 32}
     for first, last in ((0, 290), (290, 291), (291, 400)):
         qs, ks, vs = cut((q, k, v), first, last)
         ours.append(ks, vs)
-        fovea.experimental.kv_append(ks.contiguous(), vs.contiguous(), *held, table, **numbers)
+        fovea.experimental.kv_append(ks.contiguous(), vs.contiguous(), **held, **numbers)
         got = ours.decode(qs, return_lse=True)
-        want = fovea.recipe(name)(qs.contiguous(), *held, table, lse=True)
+        want = fovea.recipe(name)(qs.contiguous(), lse=True, **held)
         for x, y in zip(got, want, strict=True):
             assert same(x, y)
     exact = fovea.torch.attention(*(x.float() for x in (qs, k, v)), causal=True)
     assert 0.01 < (got[0].float() - exact).norm() / exact.norm() < LIMITS[name]
-    assert torch.equal(ours.counter, held[-1])
+    assert torch.equal(ours.counter, held["counter"])
 
 
 def test_tokens_in_the_tails_are_exact(device):

@@ -10,7 +10,11 @@ from . import _table
 from ._arguments import flag, integers, need, scaling, single
 from ._operation import Operation
 
-_METHODS = {r.name: dict(r.numbers) for r in recipes() if r.operation == "x_kv_decode"}
+_METHODS = {
+    r.name: dict(r.numbers)
+    for r in recipes()
+    if r.operation == "x_kv_decode" and "group" in r.numbers  # levels and norms have their own fields
+}
 CACHES = tuple(_METHODS)  # what QuantisedCache takes
 _PAGES = "k_code k_scale k_zero v_code v_scale v_zero".split()
 _ROWS = "k_tail v_tail counter".split()
