@@ -89,7 +89,7 @@ struct Ends {
 
 // The threads of a token, of which this is number `lane`: all call each function together.
 struct Alone {
-  static constexpr int64_t lane = 0, lanes = 1;
+  int64_t lane = 0, lanes = 1;
   uint64_t most(uint64_t x) const { return x; }
   uint64_t least(uint64_t x) const { return x; }
   // Of those who say `here` how many are before this, and in all.
