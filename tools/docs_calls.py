@@ -300,6 +300,8 @@ def gradient(op, structs, fields, tensors, numbers):
         own = golden(forward)[1]
         given += [n for n, f in twin.items() if f.get("direction") == "out" and not f["optional"]]
         tensors = {**own, **tensors}
+        if op in FORWARDS:  # o is made in the dtype of q, and dout has that of o: f32 all
+            tensors = {name: ("f32", *rest) for name, (_, *rest) in tensors.items()}
         shared = [n for n in inputs if n in twin and n not in takes]
         given = [n for n in twin if n in given]
         for name in shared + given:

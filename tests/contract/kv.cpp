@@ -50,7 +50,9 @@ TEST(ContractKv, Levels) {
   for (const char* op : kOps) {
     SCOPED_TRACE(op);
     const std::string at = std::string(op) + ": ";
-    const Params levels = valid(op, "levels").params, norms = valid(op, "norms").params;
+    const Call levels_call = valid(op, "levels"), norms_call = valid(op, "norms");
+    const Call plain_call = valid(op, "plain");
+    const Params &levels = levels_call.params, &norms = norms_call.params;
     accepts(levels), accepts(norms);
     for (const int bad : {-1, 3})
       says(with(levels, "format", bad),
@@ -62,8 +64,7 @@ TEST(ContractKv, Levels) {
     for (const char* field : {"k_level", "v_level", "k_norm", "v_norm"})
       says(without(norms, {field}), at + field + " is absent, wanted in format 2");
     for (const char* field : {"k_scale", "k_zero", "v_scale", "v_zero", "k_tail", "v_tail"})
-      says(without(valid(op, "plain").params, {field}),
-           at + field + " is absent, wanted in format 0");
+      says(without(plain_call.params, {field}), at + field + " is absent, wanted in format 0");
     says(with(levels, "format", 2), at + "k_offset is given, wanted none in format 2");
     says(without(levels, {"v_first"}), at + "k_first is given without v_first, wanted both");
   }
