@@ -131,8 +131,8 @@ struct ScaleScores {
   const float* shift;
 };
 
-// Weights x[j][i] >= 0 to the nearest numbers of a format.  e4m3 ones are times `lift`, 448 at
-// most. Others have a scale for `run` keys of a lane: the weights are its multiples, or with
+// Weights x[j][i] >= 0 to the nearest numbers of a format.  Those of e4m3 are times `lift`, 448 at
+// most.  Others have a scale for `run` keys of a lane: the weights are its multiples, or with
 // `scale` (runs, lanes) codes, and the scales are there.
 struct RoundWeights {
   enum Format : int32_t { e4m3_256, e4m3_448, half, i8, e2m1_two, e2m1_one };  // as fovea_p_format

@@ -175,3 +175,13 @@ def test_halves_with_means_of_their_own_merge(ctx, method):
     assert np.abs(whole_lse - want_lse).max() < 1e-1
     assert distance(o, want) < 5.5e-2
     assert distance(whole, want) < 5.5e-2
+
+
+def test_a_value_that_is_not_seen_counts_for_nothing():
+    """On the host; 0 times NaN would be NaN."""
+    q, k, v = (x.astype(np.float16) for x in inputs("normal", 200, 1))
+    v[0, -1, 0, 5] = np.nan
+    with fovea.Context("host") as ctx:
+        o = fovea.recipe("sageattention")(ctx, q, k, v, causal=1)[0, :, 0]
+    assert np.isfinite(o[:-1]).all() and np.isnan(o[-1, 5])
+    assert np.isfinite(np.delete(o[-1], 5)).all()
