@@ -108,6 +108,21 @@ struct QuantAttention {
   }
 };
 
+// Extents, sequences, window and scale of a call that quantises q, k and v itself.
+template <class Params>
+void read_places(QuantAttention& a, const Params& p) {
+  a.b = p.q.shape[0], a.s = p.q.shape[1], a.h = p.q.shape[2], a.d = p.q.shape[3];
+  a.g = p.k.shape[2], a.e = p.v.shape[3];
+  a.at.query_start = load(p.query_start), a.at.key_start = load(p.key_start);
+  a.at.s = a.s, a.at.extent = p.k.shape[1];
+  a.at.query_max = p.query_max, a.at.key_max = p.key_max;
+  a.at.sequences = p.query_start.data ? p.query_start.shape[0] - 1
+                   : p.key_start.data ? p.key_start.shape[0] - 1
+                                      : a.b;
+  a.left = p.window_left, a.right = p.causal ? 1 : p.window_right;
+  a.scale = p.scale > 0 ? p.scale : 1 / std::sqrt(static_cast<double>(a.d));
+}
+
 inline QuantAttention load_quant(const fovea_quant_forward_params& p) {
   QuantAttention a;
   a.q = unpacked(load(p.q), p.code_format), a.k = unpacked(load(p.k), p.code_format);

@@ -210,16 +210,7 @@ class TileGradients {
 inline QuantAttention load_quant_backward(const fovea_x_quant_backward_params& p) {
   QuantAttention a;
   a.v = load(p.v);
-  a.b = p.q.shape[0], a.s = p.q.shape[1], a.h = p.q.shape[2], a.d = p.q.shape[3];
-  a.g = p.k.shape[2], a.e = p.v.shape[3];
-  a.at.query_start = load(p.query_start), a.at.key_start = load(p.key_start);
-  a.at.s = a.s, a.at.extent = p.k.shape[1];
-  a.at.query_max = p.query_max, a.at.key_max = p.key_max;
-  a.at.sequences = p.query_start.data ? p.query_start.shape[0] - 1
-                   : p.key_start.data ? p.key_start.shape[0] - 1
-                                      : a.b;
-  a.left = p.window_left, a.right = p.causal ? 1 : p.window_right;
-  a.scale = p.scale > 0 ? p.scale : 1 / std::sqrt(static_cast<double>(a.d));
+  read_places(a, p);
   const auto codes = [](const fovea_tensor& x, const fovea_tensor& start, int smooth, Dense& code,
                         Scales& scale, Dense* mean) {
     const int64_t b = x.shape[0], s = x.shape[1], h = x.shape[2], d = x.shape[3];

@@ -99,16 +99,7 @@ class QuantisedOracle {
   QuantAttention places() const {
     QuantAttention a;
     a.sink_logit = load(p_.sink_logit);
-    a.b = p_.q.shape[0], a.s = p_.q.shape[1], a.h = p_.q.shape[2], a.d = p_.q.shape[3];
-    a.g = p_.k.shape[2], a.e = p_.v.shape[3];
-    a.at.query_start = load(p_.query_start), a.at.key_start = load(p_.key_start);
-    a.at.s = a.s, a.at.extent = p_.k.shape[1];
-    a.at.query_max = p_.query_max, a.at.key_max = p_.key_max;
-    a.at.sequences = p_.query_start.data ? p_.query_start.shape[0] - 1
-                     : p_.key_start.data ? p_.key_start.shape[0] - 1
-                                         : a.b;
-    a.left = p_.window_left, a.right = p_.causal ? 1 : p_.window_right;
-    a.scale = p_.scale > 0 ? p_.scale : 1 / std::sqrt(static_cast<double>(a.d));
+    read_places(a, p_);
     a.softcap = p_.softcap, a.permuted = true;
     return a;
   }
