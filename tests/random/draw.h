@@ -60,6 +60,12 @@ inline int64_t ceil_div(int64_t x, int64_t y) {
   return x / y + (x % y != 0);
 }
 
+// Capped: wild extents reach 2^61.
+inline int64_t times(int64_t x, int64_t y) {
+  const __int128 n = static_cast<__int128>(x) * y;
+  return n > INT64_MAX / 4 ? INT64_MAX / 4 : static_cast<int64_t>(n);
+}
+
 inline int64_t elements_of(const fovea_tensor& x) {
   __int128 n = 1;
   for (int i = 0; i < x.ndim; ++i) n *= x.shape[i];

@@ -101,16 +101,16 @@ void blocks(Draw& d) {
   const bool packed = d.packed_rows();
   if (format) d.x("d") += d.x("d") % 2;
   d.set("block", block);
-  const int64_t padded = 128 * entries(packed, s, r, 128), width = d.x("d");
+  const int64_t padded = times(128, entries(packed, s, r, 128)), width = d.x("d");
   d.x("padded") = padded / per, d.x("code_d") = width / per;
   const int64_t parts = group == FOVEA_SCALE_GROUP_THREAD_Q   ? 8
                         : group == FOVEA_SCALE_GROUP_THREAD_K ? 4
                                                               : 1;
-  d.x("n") = group >= FOVEA_SCALE_GROUP_MICRO16_T ? width * (padded / run)
-             : micro(group)                       ? s * ceil_div(width, run)
-             : group == FOVEA_SCALE_GROUP_CHANNEL ? width * (packed ? r : 1)
+  d.x("n") = group >= FOVEA_SCALE_GROUP_MICRO16_T ? times(width, padded / run)
+             : micro(group)                       ? times(s, ceil_div(width, run))
+             : group == FOVEA_SCALE_GROUP_CHANNEL ? times(width, packed ? r : 1)
              : group == FOVEA_SCALE_GROUP_TOKEN   ? s
-                                                  : parts * entries(packed, s, r, block);
+                                                  : times(parts, entries(packed, s, r, block));
   d.x("means") = entries(packed, s, r, d.x("smooth") == FOVEA_SMOOTH_BLOCK ? 128 : 0);
   d.x("deltas") = entries(packed, s, r, 128);
   d.x("k_means") = entries(d.packed_keys(), d.x("t"), r, 0);
@@ -134,21 +134,21 @@ int64_t scales_of(int group, bool packed, int64_t tokens, int64_t r, int64_t blo
                   int64_t columns) {
   switch (group) {
     case FOVEA_SCALE_GROUP_THREAD_Q:
-      return 8 * entries(packed, tokens, r, block);
+      return times(8, entries(packed, tokens, r, block));
     case FOVEA_SCALE_GROUP_THREAD_K:
-      return 4 * entries(packed, tokens, r, block);
+      return times(4, entries(packed, tokens, r, block));
     case FOVEA_SCALE_GROUP_TOKEN:
       return tokens;
     case FOVEA_SCALE_GROUP_CHANNEL:
-      return packed ? r * columns : columns;
+      return packed ? times(r, columns) : columns;
     case FOVEA_SCALE_GROUP_MICRO16:
-      return tokens * ceil_div(columns, 16);
+      return times(tokens, ceil_div(columns, 16));
     case FOVEA_SCALE_GROUP_MICRO32:
-      return tokens * ceil_div(columns, 32);
+      return times(tokens, ceil_div(columns, 32));
     case FOVEA_SCALE_GROUP_MICRO16_T:
-      return columns * entries(packed, tokens, r, 128) * 8;
+      return times(columns, times(8, entries(packed, tokens, r, 128)));
     case FOVEA_SCALE_GROUP_MICRO32_T:
-      return columns * entries(packed, tokens, r, 128) * 4;
+      return times(columns, times(4, entries(packed, tokens, r, 128)));
     default:
       return entries(packed, tokens, r, block);
   }
@@ -170,11 +170,11 @@ void scales(Draw& d) {
   const int64_t pack = m.code_format ? 2 : 1, v_pack = m.v_format ? 2 : 1;
   const bool rows = d.packed_rows(), keys = d.packed_keys();
   const int64_t s = d.x("s"), t = d.x("t"), r = d.x("r");
-  d.x("wide") = d.x("d") * pack;
+  d.x("wide") = times(d.x("d"), pack);
   d.x("q_blocks") = scales_of(m.q_group, rows, s, r, q, d.x("wide"));
   d.x("k_blocks") = scales_of(m.k_group, keys, t, r, k, d.x("wide"));
   d.x("v_blocks") = scales_of(m.v_group, keys, t, r, v_blocks ? v : 0, d.x("e"));
-  d.x("padded") = 128 / v_pack * entries(keys, t, r, 128);
+  d.x("padded") = times(128 / v_pack, entries(keys, t, r, 128));
   d.x("means") = d.x("v_means") = keys ? r : 1;
   d.x("deltas") = entries(rows, s, r, 128);
 }

@@ -10,7 +10,7 @@ namespace {
 Text offer(const Context& ctx, const Dequantize& a, Plan& plan) {
   const int64_t items = unit_count(a) * a.h;
   const Slot<float> rows = plan.workspace.add<float>(
-      host::workers_for(ctx, static_cast<double>(items)), a.run ? a.d : 0);
+      host::workers_for(ctx, static_cast<double>(items)), a.run && a.s ? a.d : 0);
   plan.kernel += Text(".") + dtype_name(a.y_dtype);
   plan.launch = [=](Context& ctx, void* base) {
     const double cost = 4.0 * static_cast<double>(items * kCodeRun * a.d);

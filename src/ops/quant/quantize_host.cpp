@@ -256,8 +256,10 @@ Text offer(const Context& ctx, const Quantize& a, Plan& plan) {
   const Slot<float> partial = plan.workspace.add<float>(sums || a.channel() ? items : 0, a.d);
   const Slot<float> factor = plan.workspace.add<float>(a.channel() ? a.sequences * a.h : 0, a.d);
   const int64_t workers = host::workers_for(ctx, static_cast<double>(items));
-  const Slot<float> rows = plan.workspace.add<float>(workers, held + kLevels + 2, a.d);
-  const Slot<uint8_t> bytes = plan.workspace.add<uint8_t>(workers, kCodeRun, a.d);
+  // Without tokens, d may be larger than any memory, and scales of units are all that is written.
+  const int64_t columns = a.s || a.mean || a.code_t ? a.d : 0;
+  const Slot<float> rows = plan.workspace.add<float>(workers, held + kLevels + 2, columns);
+  const Slot<uint8_t> bytes = plan.workspace.add<uint8_t>(workers, kCodeRun, columns);
   plan.kernel += Text(".") + dtype_name(a.x_dtype);
   plan.launch = [=](Context& ctx, void* base) {
     const Scratch scratch{most.at(base), partial.at(base), factor.at(base)};
@@ -268,9 +270,9 @@ Text offer(const Context& ctx, const Quantize& a, Plan& plan) {
         host::pool(ctx).run(items, cost, [&](int64_t number, int32_t worker) {
           Item item{unit_at(a, number / a.h), number / a.h, number % a.h};
           if (item.unit.sequence < 0) return;
-          item.y = rows.at(base) + worker * (held + kLevels + 2) * a.d;
-          item.factors = item.y + held * a.d, item.levels = item.factors + a.d;
-          item.codes = bytes.at(base) + worker * kCodeRun * a.d;
+          item.y = rows.at(base) + worker * (held + kLevels + 2) * columns;
+          item.factors = item.y + held * columns, item.levels = item.factors + columns;
+          item.codes = bytes.at(base) + worker * kCodeRun * columns;
           load<X>(a, item, centred);
           visit(item);
         });
