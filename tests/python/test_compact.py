@@ -14,9 +14,10 @@ import pytest  # noqa: E402
 EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples/python"
 sys.path.insert(0, str(EXAMPLES))
 import smollm.model  # noqa: E402
-from compact import indexed, indexer, latent, latents, lm  # noqa: E402
+from compact import curve, indexed, indexer, latent, latents, lm  # noqa: E402
 from compact.kinds import KINDS  # noqa: E402
 from compact.model import Attention, Model, Pages  # noqa: E402
+from compact.rounded import ENGINES  # noqa: E402
 from smollm.paged import PagedAttention  # noqa: E402
 from smollm.text import distinct_text  # noqa: E402
 from training import table, tape  # noqa: E402
@@ -136,6 +137,51 @@ def test_the_command_trains_decodes_and_goes_on(tmp_path, capsys):
     assert why.value.code == 1 and "--force" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="mqa.npz has no 1 .* norm of shape"):
         lm.main([*command, "--kind", "mqa", "--kept", "--layers", "2"])
+
+
+@pytest.mark.parametrize("buffers", [False, True])
+@pytest.mark.parametrize("name, most", [("bf16", 0.02), ("sagebwd", 0.06)])
+def test_rounded_attention_is_near_exact(ctx, text, name, most, buffers, monkeypatch):
+    """Its loss and gradients, from arrays and from buffers as a GPU's context is given."""
+    batch = windows(text, np.array([100, 5000]), 96)
+
+    def grads(engine):
+        model = Model(KINDS["gqa"], engine, layers=1, width=32)
+        loss = tape.cross_entropy(model.forward(batch[0]), batch[1])
+        loss.backward()
+        return float(loss.value), {name: w.grad for name, w in model.weights.items()}
+
+    exact_loss, exact = grads(ENGINES["f32"](ctx))
+    if buffers:
+        monkeypatch.setattr(Calls, "empty", lambda self, shape: self.ctx.empty(shape, "f32"))
+        monkeypatch.setattr(Calls, "there", lambda self, x: self.ctx.array(np.ascontiguousarray(x)))
+        monkeypatch.setattr(ENGINES["bf16"], "rounded",
+                            lambda self, shape: self.ctx.empty(shape, "bf16"))
+    loss, found = grads(ENGINES[name](ctx))
+    assert loss == pytest.approx(exact_loss, rel=2e-3)
+    for of, grad in exact.items():
+        apart = np.linalg.norm(found[of] - grad) / np.linalg.norm(grad)
+        assert (1e-4 if of.split()[-1] in "qkv" else 0) < apart < most, (of, apart)
+
+
+def test_the_curves_differ_by_rounding_alone(tmp_path, capsys):
+    command = "--steps 3 --rows 2 --tokens 32 --layers 1 --held-out 2 --threads 1".split()
+    rows = curve.main([*command, "--seeds", "2", "--out", str(tmp_path)])
+    assert [(row.attention, row.seed) for row in rows] == [
+        (name, seed) for seed in (0, 1) for name in curve.NAMES]
+    for exact, *others in (rows[:3], rows[3:]):
+        assert exact.apart == 0 and exact.bits == exact.exact_bits
+        for row in others:
+            assert 0 < row.apart < 0.05 and row.exact_bits != exact.bits
+            assert row.bits == pytest.approx(exact.bits, abs=0.05)
+    assert abs(rows[0].bits - rows[3].bits) > 1e-3
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "curve.md").read_text() in capsys.readouterr().out
+    with pytest.raises(SystemExit) as why:
+        curve.main([*command, "--out", str(tmp_path)])
+    assert why.value.code == 1 and "--force" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="--attention has fp4, wanted some of f32, bf16, sagebwd"):
+        curve.main([*command, "--attention", "fp4", "--out", str(tmp_path), "--force"])
 
 
 def small(rank=None):

@@ -37,8 +37,9 @@ def windows(text: Ints, first: Ints, tokens: int) -> tuple[Ints, Ints]:
     return found[:, :-1], found[:, 1:]
 
 
-def learn(name: str, model: Model, text: Ints, args: argparse.Namespace) -> tuple[float, float]:
-    """(bits a byte in the last ten steps, seconds a step)"""
+def learn(name: str, model: Model, text: Ints, args: argparse.Namespace,
+          curve: list[float] | None = None) -> tuple[float, float]:
+    """(bits a byte in the last ten steps, seconds a step); curve: is given those of each step."""
     adam = Adam(model.weights, args.rate, args.steps, warmup=min(10, args.steps), most=1.0)
     random = np.random.default_rng(args.seed)
     started, losses = time.perf_counter(), list[float]()
@@ -49,6 +50,8 @@ def learn(name: str, model: Model, text: Ints, args: argparse.Namespace) -> tupl
         bits = float(np.mean(losses[-10:])) / math.log(2)
         say(f"{name}: step {step} of {args.steps}, {bits:.3f} bits a byte, "
             f"{spent / step:.2f} s a step")
+    if curve is not None:
+        curve.extend(loss / math.log(2) for loss in losses)
     return bits, spent / args.steps
 
 
