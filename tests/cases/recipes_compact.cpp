@@ -5,6 +5,7 @@
 // or absorbs is exact in every dtype.
 #include "oracle/recipes_compact.h"
 
+#include <memory>
 #include <stdexcept>
 
 #include "cases/recipe_case.h"
@@ -26,6 +27,19 @@ uint64_t bits(uint64_t number, int64_t a, int64_t b, int64_t c, int64_t d) {
 Letter layer(uint64_t number) {
   return [=](int64_t a, int64_t b, int64_t c, int64_t d) {
     return std::nearbyint(harness::Random(bits(number, a, b, c, d)).normal(0));
+  };
+}
+
+// A product asks for a row again for each head and column: the columns of the last row are kept.
+Letter by_row(const Letter& of) {
+  struct Row {
+    int64_t a = -1, b = -1, c = -1;
+    std::vector<double> columns;
+  };
+  return [of, row = std::make_shared<Row>()](int64_t a, int64_t b, int64_t c, int64_t d) {
+    if (row->a != a || row->b != b || row->c != c) *row = {a, b, c, {}};
+    for (int64_t i = row->columns.size(); i <= d; ++i) row->columns.push_back(of(a, b, c, i));
+    return row->columns[d];
   };
 }
 
@@ -124,8 +138,10 @@ void shared(std::vector<harness::Case>& to) {
 Mla layers_of_mla(const TableCall& made) {
   const Letters& x = made.letters;
   const int64_t rank = x.at("rank");
-  return {x.at("nope"), x.at("rope"), rank,     x.at("width"),   layer(1),
-          layer(2),     layer(3),     layer(4), weight(5, rank), weight(6, rank)};
+  thread_local const Letter layers[] = {by_row(layer(1)), by_row(layer(2)), by_row(layer(3)),
+                                        by_row(layer(4))};
+  return {x.at("nope"), x.at("rope"), rank,      x.at("width"),   layers[0],
+          layers[1],    layers[2],    layers[3], weight(5, rank), weight(6, rank)};
 }
 
 // The rotated part of q and k; k has one for all heads.
