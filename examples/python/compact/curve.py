@@ -45,13 +45,11 @@ class Row:
     exact_bits: float  # the same weights, with attention in f32
     trained_bits: float  # on the text of the last ten steps
     apart: float  # of the curve from that of the first attention, the largest
-    step_seconds: float
 
 
 HEADS = {"bits": "bits a byte", "exact_bits": "read in f32", "trained_bits": "in training",
-         "apart": "curve apart by, bits", "step_seconds": "seconds a step"}
-FORMS = {"bits": "{:.3f}", "exact_bits": "{:.3f}", "trained_bits": "{:.3f}", "apart": "{:.3f}",
-         "step_seconds": "{:.2f}"}
+         "apart": "curve apart by, bits"}
+FORMS = {"bits": "{:.3f}", "exact_bits": "{:.3f}", "trained_bits": "{:.3f}", "apart": "{:.3f}"}
 
 
 def main(argv: Sequence[str] | None = None) -> list[Row]:
@@ -99,7 +97,7 @@ def train(name: str, engine: Attention, exact: Attention, text: Ints, seed: int,
 
     learned, held_out = split(text)
     model, bits = Model(KINDS["gqa"], engine, seed, args.layers), list[float]()
-    trained_bits, step_seconds = learn(
+    trained_bits, _ = learn(
         f"{name}, seed {seed}", model, learned, argparse.Namespace(**{**vars(args), "seed": seed}),
         bits)
     width = min(MEAN, len(bits))
@@ -109,7 +107,7 @@ def train(name: str, engine: Attention, exact: Attention, text: Ints, seed: int,
     read = judge(model, held_out, args.tokens, args.held_out)
     apart = float(np.abs(curve - first).max()) if first is not None else 0.0
     say(f"{name}, seed {seed}: {own:.3f} bits a byte on held-out text", done=True)
-    return Row(name, seed, own, read, trained_bits, apart, step_seconds), curve
+    return Row(name, seed, own, read, trained_bits, apart), curve
 
 
 def draw(curves: Mapping[tuple[str, int], Floats], chosen: Sequence[str],
