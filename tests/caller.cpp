@@ -293,6 +293,24 @@ TEST_P(Every, NothingToDo) {
   }
 }
 
+// Codes of no tokens: the scales are written, and d asks for no memory.
+TEST(NothingToDo, CodesOfNoTokens) {
+  const Context ctx(2);
+  float none = 0, scales[8];
+  std::fill_n(scales, 8, 7.0f);
+  fovea_quant_quantize_params p{};
+  p.struct_size = sizeof p;
+  const int64_t rows[] = {2, 0, 4, int64_t{1} << 33}, of_scales[] = {2, 4, 1};
+  p.x = fovea_contiguous(&none, FOVEA_F32, 4, rows);
+  p.code = fovea_contiguous(&none, FOVEA_I8, 4, rows);
+  p.scale = fovea_contiguous(scales, FOVEA_F32, 3, of_scales);
+  size_t bytes = 0;
+  ASSERT_EQ(fovea_quant_quantize_workspace(ctx, &p, &bytes), FOVEA_OK) << fovea_last_error();
+  EXPECT_LE(bytes, size_t{1} << 24);
+  ASSERT_EQ(fovea_quant_quantize(ctx, &p), FOVEA_OK) << fovea_last_error();
+  for (const float scale : scales) EXPECT_EQ(scale, 0);
+}
+
 // Rows past the room of the cache are dropped, however many there are: their columns are none, but
 // each has scales.
 TEST(NothingToDo, RowsWithoutRoom) {

@@ -111,8 +111,8 @@ inline const std::set<std::string>& heavy() {
 
 // Cases that do not fit would be four fifths of the host's time.  Of these one in 48 runs,
 // always the same, and none under a sanitizer.  What is lost there is large shapes.
-// Of an operation with `many` cases a sanitizer sees every second, always the same: its kernels are
-// in each half, and random calls go on where these end.
+// Of an operation with `many` cases a sanitizer sees every second, always the same; random calls
+// go on where these end.
 inline bool registered(fovea_backend backend, const Case& c, bool many) {
   if (!sanitized()) return fits(backend, c) || seed_of(c.name) % 48 == 0;
   if (heavy().count(c.op + "/" + c.name) || (many && seed_of(c.name) % 2)) return false;

@@ -207,9 +207,8 @@ int64_t Draw::extent(const Field& f, const std::string& dim) {
 int Draw::dtype_of(const Field& f) {
   if (const auto wanted = wanted_.find(f.name); wanted != wanted_.end()) return wanted->second;
   const bool scaled = has((f.name + "_scale").c_str()) || has((f.name + "_scale_out").c_str());
-  const bool as_other = !f.dtype_as.empty();
-  const bool codes = scaled && as_other;  // where an input may be codes
-  if (as_other && (f.dtypes.empty() || (!codes && one_in(2)))) {
+  // With scales an input may be codes, where its types are told.
+  if (!f.dtype_as.empty() && (f.dtypes.empty() || (!scaled && one_in(2)))) {
     const Field& as = *op_.find(f.dtype_as);
     for (const Tensor& x : call_.tensors)
       if (x.field->name == as.name) return x.view.dtype;

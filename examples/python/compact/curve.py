@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 if __package__ in (None, ""):  # run as a script
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
+from compact import options
 from fovea_trace.output import Folder
 from smollm.terminal import Parser, say, sentences  # what needs more is imported in run()
 
@@ -72,6 +73,8 @@ def run(args: Args, rows: list[Row]) -> None:
     with fovea.Context(args.backend, threads=args.threads) as ctx, Folder(
             args.out, ("curve.tsv", "curve.md", "curve.png"), args.force) as folder:
         exact = model.Attention(ctx)
+        for name in chosen:
+            probe(ENGINES[name](ctx))
         curves: dict[tuple[str, int], Floats] = {}
         for seed in range(args.seed, args.seed + args.seeds):
             for name in chosen:
@@ -85,6 +88,16 @@ def run(args: Args, rows: list[Row]) -> None:
         folder.save("curve.md", lambda path: write_md(rows, about, path, HEADS, FORMS))
         folder.save("curve.png", lambda path: draw(curves, chosen, path))
         print((args.out / "curve.md").read_text(), end="")
+
+
+def probe(engine: Attention) -> None:
+    """What it cannot do here is said before anything is trained."""
+    from compact.kinds import KINDS
+    from compact.model import Model
+    from training.tape import cross_entropy
+    import numpy as np
+    tokens = np.zeros((1, 2), np.int64)
+    cross_entropy(Model(KINDS["gqa"], engine, layers=1).forward(tokens), tokens).backward()
 
 
 def train(name: str, engine: Attention, exact: Attention, text: Ints, seed: int,
@@ -145,31 +158,10 @@ def arguments(argv: Sequence[str] | None) -> Args:
     option = parser.add_argument
     option("--attention", default="all", help=f"some of {', '.join(NAMES)}, with commas between; "
                                               "the first is what the others are held to")
-    option("--steps", type=int, default=400, help="steps of training")
-    option("--rows", type=int, default=4, help="windows of a step")
-    option("--tokens", type=int, default=256, help="bytes of a window")
-    option("--layers", type=int, default=4, help="of width 256")
-    option("--rate", type=float, default=2e-3, help="learning rate, at its highest")
-    option("--seed", type=int, default=0, help="the first, of weights and windows")
     option("--seeds", type=int, default=1, help="how many")
-    option("--held-out", type=int, default=64, help="windows of held-out text that are judged")
-    option("--backend", choices=["host", "cuda"], default="host", help="where fovea computes")
-    option("--threads", type=int, default=0, help="threads of the host backend; 0: all")
     option("--out", type=pathlib.Path, default="curve.out", help="folder of table and plot")
-    option("--force", action="store_true", help="writes over a table that is there")
-    option("--text", type=pathlib.Path, help="a file instead of the Python language reference")
-    args = parser.parse_args(argv)
-    for name in ("steps", "rows", "tokens", "layers", "seeds", "held_out"):
-        if getattr(args, name) < 1:
-            parser.error(f"--{name.replace('_', '-')} is {getattr(args, name)}, wanted 1 or more")
-    for name in ("seed", "threads"):
-        if getattr(args, name) < 0:
-            parser.error(f"--{name} is {getattr(args, name)}, wanted 0 or more")
-    if not args.rate > 0:
-        parser.error(f"--rate is {args.rate:g}, wanted more than 0")
-    if args.text and not args.text.is_file():
-        parser.error(f"--text {args.text}: no such file")
-    return args
+    options.add(parser)
+    return options.parse(parser, argv, ["seeds"])
 
 
 if __name__ == "__main__":

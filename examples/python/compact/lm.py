@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 if __package__ in (None, ""):  # run as a script
     sys.path[0] = str(pathlib.Path(__file__).resolve().parents[1])
 
+from compact import options
 from fovea_trace.output import Folder
 from smollm.terminal import Parser, say, sentences  # what needs more is imported in run()
 
@@ -166,36 +167,17 @@ def arguments(argv: Sequence[str] | None) -> Args:
                                                 "different kinds, trained from scratch.")
     option = parser.add_argument
     option("--kind", default="mha,mla", help="names with commas between, or all")
-    option("--steps", type=int, default=400, help="steps of training")
-    option("--rows", type=int, default=4, help="windows of a step")
-    option("--tokens", type=int, default=256, help="bytes of a window")
-    option("--layers", type=int, default=4, help="of width 256")
-    option("--rate", type=float, default=2e-3, help="learning rate, at its highest")
-    option("--seed", type=int, default=0, help="of weights and windows")
-    option("--held-out", type=int, default=64, help="windows of held-out text that are judged")
     option("--texts", type=int, default=8, help="texts that decode at once")
     option("--context", type=int, default=1024, help="bytes of their prompts")
     option("--spoken", type=int, default=32, help="bytes that follow one by one")
     option("--kept", action="store_true",
            help="weights that --out has are read, not trained; its tables are written over")
-    option("--backend", choices=["host", "cuda"], default="host", help="where fovea computes")
-    option("--threads", type=int, default=0, help="threads of the host backend; 0: all")
     option("--out", type=pathlib.Path, default="compact.out", help="folder of table, plot, weights")
-    option("--force", action="store_true", help="writes over a table that is there")
-    option("--text", type=pathlib.Path, help="a file instead of the Python language reference")
-    args = parser.parse_args(argv)
-    for name in ("steps", "rows", "tokens", "layers", "held_out", "texts", "context", "spoken"):
-        if getattr(args, name) < 1:
-            parser.error(f"--{name.replace('_', '-')} is {getattr(args, name)}, wanted 1 or more")
+    options.add(parser)
+    args = options.parse(parser, argv, ["texts", "context", "spoken"])
     if args.context + args.spoken > 4096:
         parser.error(f"--context and --spoken are {args.context + args.spoken} bytes, wanted 4096 "
                      "or fewer")
-    if args.threads < 0:
-        parser.error(f"--threads is {args.threads}, wanted 0 or more")
-    if not args.rate > 0:
-        parser.error(f"--rate is {args.rate:g}, wanted more than 0")
-    if args.text and not args.text.is_file():
-        parser.error(f"--text {args.text}: no such file")
     return args
 
 
