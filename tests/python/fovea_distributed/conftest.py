@@ -13,9 +13,10 @@ if importlib.util.find_spec("torch") is None:
     if os.environ.get("FOVEA_REQUIRE_ALL"):
         raise pytest.UsageError("FOVEA_REQUIRE_ALL is set and there is no torch: tools/setup test")
 else:
-    from ranks import Ranks
+    import torch
+    from ranks import CUDA, Ranks
 
     @pytest.fixture(scope="session")
     def ranks():
-        with Ranks(4) as made:
+        with Ranks(min(4, torch.cuda.device_count()) if CUDA else 4) as made:
             yield made

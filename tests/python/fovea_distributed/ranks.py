@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks: processes in one gloo group that run a function each and give back what it returns."""
+"""Ranks: processes in one group that run a function each and give back what it returns.
+
+The group is of gloo, on the CPU.  With FOVEA_RANKS=cuda it is of NCCL, a GPU each, and tests that
+want more ranks than there are GPUs are skipped."""
 
 import datetime
 import multiprocessing
@@ -7,6 +10,10 @@ import os
 import sys
 import tempfile
 import traceback
+
+import pytest
+
+CUDA = os.environ.get("FOVEA_RANKS") == "cuda"
 
 
 def serve(rank, size, store, seconds, pipe):
@@ -16,25 +23,35 @@ def serve(rank, size, store, seconds, pipe):
 
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    if CUDA:
+        torch.cuda.set_device(rank)
+        torch.set_default_device(f"cuda:{rank}")
     dist.init_process_group(
-        "gloo", init_method=f"file://{store}", rank=rank, world_size=size,
+        "nccl" if CUDA else "gloo", init_method=f"file://{store}", rank=rank, world_size=size,
         timeout=datetime.timedelta(seconds=60),
     )  # fmt: skip
     groups = {size: dist.group.WORLD}
     if seconds:  # of a group that is to fail; a slow machine's start is no failure
         groups[size] = dist.new_group(timeout=datetime.timedelta(seconds=seconds))
-    elif size == 4:
-        pairs = [dist.new_group(pair) for pair in ([0, 1], [2, 3])]
-        groups[2] = pairs[rank // 2]
+    else:
+        if size == 4:
+            groups[2] = [dist.new_group(pair) for pair in ([0, 1], [2, 3])][rank // 2]
         groups[1] = [dist.new_group([one]) for one in range(size)][rank]
     pipe.send("ready")
     while (work := pipe.recv()) is not None:
         function, of, arguments = work
         try:
             torch.manual_seed(0)
-            pipe.send((True, function(groups[of], **arguments)))
+            pipe.send((True, on_host(function(groups[of], **arguments))))
         except Exception as why:
             pipe.send((False, (type(why).__name__, str(why), traceback.format_exc())))
+
+
+def on_host(made):
+    """Results without tensors that live on a GPU of another process."""
+    if isinstance(made, (tuple, list)):
+        return type(made)(map(on_host, made))
+    return made.cpu() if hasattr(made, "cpu") else made
 
 
 class Ranks:
@@ -74,6 +91,8 @@ class Ranks:
         return [self.answer(pipe, seconds) for pipe in self.pipes[:of]]
 
     def start(self, of, function, **arguments):
+        if of > self.size:
+            pytest.skip(f"{of} ranks are wanted, there are {self.size} GPUs")
         for pipe in self.pipes[:of]:
             pipe.send((function, of, arguments))
 

@@ -29,7 +29,7 @@ def together(group, size, rows, lengths, page=0, dtype="float32", **options):
         for i, length in enumerate(lengths):
             x[i, max(0, length - rank * HELD) :] = float("nan")
     if page:
-        order = torch.randperm(3 * HELD // page, generator=torch.Generator().manual_seed(rank))
+        order = torch.randperm(3 * HELD // page, generator=torch.Generator(torch.get_default_device()).manual_seed(rank))
         table = order.argsort().reshape(3, -1).int()
         own = [x.reshape(-1, page, *x.shape[2:])[order] for x in own]
         options["page_table"] = table

@@ -14,7 +14,7 @@ SHAPE = {"b": 2, "s": 32, "h": 4, "g": 2}
 
 
 def line(group):
-    return dist.device_mesh.DeviceMesh.from_group(group, "cpu", mesh_dim_names=("ranks",))
+    return dist.device_mesh.DeviceMesh.from_group(group, torch.get_default_device().type, mesh_dim_names=("ranks",))
 
 
 def placed(group, places, **options):

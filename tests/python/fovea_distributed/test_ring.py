@@ -55,7 +55,7 @@ def wanted(shape, dtype, starts, options):
     """What one process gives for made(**shape), and the weights of lse in the loss; made once for
     all layouts and sizes."""
     q, k, v, dout = made(dtype=getattr(torch, dtype), **dict(shape))
-    weight = torch.randn(q.shape[0], q.shape[2], q.shape[1], generator=torch.Generator().manual_seed(2))
+    weight = torch.randn(q.shape[0], q.shape[2], q.shape[1], generator=torch.Generator(torch.get_default_device()).manual_seed(2))
     options = dict(options)
     options.update({n: torch.linspace(*LEARNED[n], q.shape[2]) for n in LEARNED if n in options})
     return weight, [x.detach() for x in alone(q, k, v, dout, starts, weight, **options)]
@@ -95,7 +95,7 @@ def together(group, how, layout, shape, starts=None, mesh=None, dtype="float32",
 
 @functools.lru_cache
 def mesh_of(shape):
-    return dist.init_device_mesh("cpu", shape, mesh_dim_names=("ring", "heads"))
+    return dist.init_device_mesh(torch.get_default_device().type, shape, mesh_dim_names=("ring", "heads"))
 
 PACKED = [0, 5, 5, 31, 50, 64]
 CASES = {
@@ -228,7 +228,7 @@ def test_shards_of_other_sizes(ranks, size, name):
 
 
 def one_axis(group):
-    mesh = dist.init_device_mesh("cpu", (4,), mesh_dim_names=("context",))
+    mesh = dist.init_device_mesh(torch.get_default_device().type, (4,), mesh_dim_names=("context",))
     q, k, v, _ = made()
     over_mesh = fd.attention(*[fd.shard(x, mesh) for x in (q, k, v)], mesh, causal=True)
     over_group = fd.attention(*[fd.shard(x, group) for x in (q, k, v)], group, causal=True)
