@@ -7,9 +7,9 @@ import pytest
 import torch
 
 
-def together(group, layout, g=2, **options):
+def together(group, layout, g=2, b=2, **options):
     torch.manual_seed(6)
-    q, k, v = [torch.randn(2, 256, n, 16) for n in (4, g, g)]
+    q, k, v = [torch.randn(b, 256, n, 16) for n in (4, g, g)]
     asked = {"return_lse": True, "return_dense": True, "return_mass": True, **options}
     own = [fd.shard(x, group, layout=layout) for x in (q, k, v)]
     made = fd.trace(*own, group, layout=layout, **asked)
@@ -32,6 +32,9 @@ CASES = {
     "two blocks": {"causal": True, "keep": 3, "block_keys": 128},
     "more than there are": {"causal": True, "keep": 40},
     "one key head": {"causal": True, "keep": 4, "g": 1},
+    "one text": {"causal": True, "keep": 4, "b": 1},
+    "one text, all": {"keep": 4, "b": 1},
+    "one text, large blocks of keys": {"causal": True, "keep": 3, "block_keys": 64, "b": 1},
 }
 
 

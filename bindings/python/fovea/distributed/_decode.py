@@ -75,14 +75,19 @@ def decode(q, k_cache, v_cache, group=None, *, context_len, key_begin=None, page
     }  # fmt: skip
     place = place_of(q.device)
     place.follow()
-    # o and lse side by side: one exchange
-    part = torch.empty((b, s, h, e + 1), dtype=torch.float32, device=q.device)
+    # o and behind it lse: one exchange, and rows of o that tensor cores' kernels can store
+    part = torch.empty(b * s * h * (e + 1), dtype=torch.float32, device=q.device)
+
+    def rows_of(x):
+        o, lse = x.split((b * s * h * e, b * s * h), -1)
+        return o.unflatten(-1, (b, s, h, e)), lse.unflatten(-1, (b, h, s))
+
+    o, lse = rows_of(part)
     ops.attention_forward(
-        place.context, q, k_cache, v_cache, o=part[..., :e], lse=part[..., e].transpose(1, 2),
-        **fields, **state["numbers"],
-    )  # fmt: skip
-    parts = peers.gather(part)
+        place.context, q, k_cache, v_cache, o=o, lse=lse, **fields, **state["numbers"]
+    )
+    parts = rows_of(peers.gather(part))
     o = torch.empty((b, s, h, e), dtype=q.dtype, device=q.device)
     lse = torch.empty((b, h, s), dtype=torch.float32, device=q.device)
-    ops.merge_forward(place.context, parts[..., :e], parts[..., e].transpose(2, 3), o=o, lse=lse)
+    ops.merge_forward(place.context, *parts, o=o, lse=lse)
     return (o, lse) if return_lse else o

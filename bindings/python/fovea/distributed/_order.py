@@ -145,8 +145,42 @@ def unshard(x, group=None, *, dim=1, layout="zigzag", tokens=None):
     return _Whole.apply(x, axes, dim % x.dim(), layout, made)
 
 
+def arriving(peers, x, dim, layout, tokens, step=0):
+    """joined() of an x whose chunks are contiguous in the whole text: they come to their places.
+    The whole, and what waits for the n-th chunks of all ranks; those of lower n come first."""
+    rank, size = peers.rank, peers.size
+    of = [chunks(r, size, tokens, layout) for r in range(size)]
+    shape = list(x.shape)
+    shape[dim] = sum(n for spans in of for _, n in spans)
+    whole = x.new_empty(shape)
+    rooms = [[whole.narrow(dim, a, n) for a, n in spans] for spans in of]
+    mine = x.contiguous().split([n for _, n in of[rank]], dim)
+    coming = [
+        [
+            peers.exchange((rank + d) % size, [part], (rank - d) % size, [rooms[rank - d][n]],
+                           step + n * size + d)
+            for d in range(1, size)
+        ]
+        for n, part in enumerate(mine)
+    ]  # fmt: skip
+    for room, part in zip(rooms[rank], mine):
+        room.copy_(part)
+
+    def wait(n):
+        for one in coming[n]:
+            one()
+        coming[n] = []
+
+    return whole, wait
+
+
 def joined(peers, x, dim, layout, tokens):
     """All shards of one group, in the order of the text."""
+    if x.shape[:dim].numel() == 1:
+        whole, wait = arriving(peers, x, dim, layout, tokens)
+        for n, _ in enumerate(chunks(peers.rank, peers.size, tokens, layout)):
+            wait(n)
+        return whole
     if isinstance(tokens, tuple) and x.shape[dim] < max(tokens):  # all-gather wants equal shapes
         more = list(x.shape)
         more[dim] = max(tokens) - x.shape[dim]

@@ -46,10 +46,24 @@ def trace(q, k, v, group=None, *, keep, block_rows=64, block_keys=64, causal=Fal
         return words + [f"{name} is {x}" for name, x in told.items()]
 
     peers.agree(check, describe)
-    keys, values = [_order.joined(peers, x, 1, layout, x.shape[1]) for x in (k, v)]
+    spans = _order.chunks(peers.rank, peers.size, q.shape[1], layout)
+    waits = []
+    if q.shape[0] == 1:
+        made = [
+            _order.arriving(peers, x, 1, layout, x.shape[1], step)
+            for x, step in ((k, 0), (v, 2 * peers.size))
+        ]
+        (keys, values), waits = zip(*made)
+    else:
+        keys, values = [_order.joined(peers, x, 1, layout, x.shape[1]) for x in (k, v)]
+    # Causally the rows of a first chunk see first chunks alone: the others come meanwhile.
+    early = causal and len(spans) == 2 and sum(spans[0]) > block_keys
     parts, at = [], 0
-    for first, tokens in _order.chunks(peers.rank, peers.size, q.shape[1], layout):
+    for i, (first, tokens) in enumerate(spans):
         rows, last = q[:, at : at + tokens], keys.shape[1]
+        for n in range(len(spans)) if not early else (i,):
+            for wait in waits:
+                wait(n)
         if causal:
             # With one block of keys no branch is halved, which changes the order of the places.
             last = min(max(first + tokens, block_keys + 1), last)
