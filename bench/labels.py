@@ -18,6 +18,7 @@ FAMILIES = {  # what is as usual and therefore no part of a label
     "sparse": "lists of key blocks, and what chooses them: bf16, D128, 16 heads unless a row says otherwise",
     "linear": "linear attention and its companions: bf16, batch 1, rates in TB/s of the bytes that must move",
     "project": "the products of compact attention: bf16, 128 heads unless a row says otherwise",
+    "ranks": "one text over several GPUs: bf16, D128, batch 1; times are the slowest rank's",
     "own": "fovea beside fovea without the feature, or beside a bound of other work",
     "own-sparse": "lists and methods beside our own dense attention over the same keys: bf16, D128",
 }
@@ -31,6 +32,7 @@ TITLES = {
     "sparse": "attention over lists",
     "linear": "linear attention",
     "project": "products of heads",
+    "ranks": "several GPUs",
     "own": "beside itself: what features cost",
     "own-sparse": "lists and methods beside itself",
 }
@@ -51,6 +53,9 @@ PEERS = {
     "torch conv1d, silu": "conv1d and silu of PyTorch",
     "torch rms_norm, silu": "rms_norm and silu of PyTorch",
     "vLLM": "vLLM's Triton kernels",
+    "fovea, one device": "one GPU",
+    "torch context_parallel": "PyTorch's context parallel",
+    "zig-zag ring of torch.sdpa.cudnn": "a ring over cuDNN",
     "fovea contiguous": "contiguous keys",
     "fovea dense": "dense attention",
     "fovea dense, expanded": "dense attention over expanded heads",
@@ -64,6 +69,11 @@ OPERATIONS = {
     "quant_quantize": "codes",
     "kl": "KL",
     "conv_attention": "convolution",
+    "ranks_ring": "ring attention",
+    "ranks_kl": "KL over a ring",
+    "ranks_delta": "delta rule over ranks",
+    "ranks_decode": "decode, split cache",
+    "ranks_trace": "trace over ranks",
     "x_conv1d": "short convolution",
     "x_norm_gate": "norm and gate",
     "x_gla": "gated linear attention",
@@ -122,6 +132,7 @@ TOKENS = (  # of a case's name, in the order in which a label says them
     (r"sage(\w+)", "SageAttention2's {1}"),
     (r"f32|f16|e4m3|i8", "{0}"),
     (r"skewed", "lengths 1 to 8k"),
+    (r"checked", "arguments compared"),
 )
 
 
@@ -146,6 +157,8 @@ class Words:
 
 def apart(row):
     """Is the peer ours, a bound, or other work?"""
+    if row["op"].startswith("ranks_"):
+        return False
     other = row["peer"].startswith("fovea") or row["peer"].endswith("equal work")
     return other or row["case"].endswith("_of_cudnn")
 
@@ -198,6 +211,7 @@ def words(row):
         family = "sparse"
     else:
         known = {"x_multi_token": "conv", "conv_attention": "conv", "x_project": "project", "quant_quantize": "quant"}
+        known |= dict.fromkeys((name for name in OPERATIONS if name.startswith("ranks_")), "ranks")
         known |= dict.fromkeys(("x_conv1d", "x_norm_gate", "x_gla", "x_delta", "x_gsa"), "linear")
         family = known.get(operation, "kl" if operation.startswith("x_kl") else operation)
     length = next((t[1:] for t in tokens if re.fullmatch(r"[nt]\d+k?", t)), "8k")
@@ -213,8 +227,12 @@ def words(row):
 
 def rate(row):
     value = float(row["tflops_or_gbs"])
-    if row["op"] == "trace_forward":
+    if row["op"] in ("trace_forward", "ranks_trace"):
         return f"{value:.0f} Mrow/s"
+    if row["op"].startswith("ranks_delta"):
+        return f"{value:.2f} TB/s"
+    if row["op"] == "ranks_decode":
+        return f"{value:.0f} GB/s"
     if words(row).family == "linear":
         return f"{value:.2f} TB/s"
     if "decode" in row["case"].split("_") or row["case"].startswith("topk"):

@@ -325,7 +325,7 @@ class Tracing(Case):
     op, unit, scale = "ranks_trace", "Mrow/s", 1e-6
 
     def __init__(self, tokens, heads, place):
-        super().__init__(f"causal_n{tokens // 1024}k_h{heads}", tokens * heads)
+        super().__init__(f"causal_n{tokens // 1024}k", tokens * heads)
         self.inputs = [randn(1, tokens, heads, 128, seed=i, device=place.device) for i in range(3)]
         self.own = [fd.shard(x).contiguous() for x in self.inputs]
         self.numbers = {"keep": 16, "block_rows": 64, "block_keys": 64, "causal": True}

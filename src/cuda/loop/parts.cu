@@ -116,11 +116,12 @@ constexpr int64_t kPartsMost = 16, kChunksLeast = 64;
 int64_t parts_of(const Recur& a, int64_t multiprocessors, int64_t chains, int64_t carried) {
   const int64_t chunks = ceil_div(a.run.token_max, kChainTokens);
   if (a.splits) return std::min<int64_t>(a.splits, std::max<int64_t>(chunks, 1));
-  if (!a.o || chunks < kChunksLeast || 2 * chains > multiprocessors) return 1;
+  if (chunks < kChunksLeast || 2 * chains > multiprocessors) return 1;
   const auto waves = [&](int64_t blocks) {
     return static_cast<double>(ceil_div(blocks, multiprocessors));
   };
   const auto outputs = [&](int64_t parts) {
+    if (!a.o) return waves(chains * parts) * kWalk;
     const bool shared = 2 * chains * parts <= multiprocessors;
     return waves(chains * parts) * (shared ? kWalkShared : kWalkOutputs);
   };
