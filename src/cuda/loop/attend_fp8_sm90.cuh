@@ -42,7 +42,7 @@ struct ByteShape90 {
 // What a work item's codes stand for, kept in its slot by the KeySource:
 //   dtype               of q and k
 //   row_factor(group, row)  a score's factor in units of log2: the part of fragment row `row`
-//   key_factor(key)     the part of keys from `key` on; if `blocks` of 64, else of all
+//   key_scales()        its at(key): the part of keys from `key` on; if `blocks` of 64, else of all
 //   value_factor(column) that of a column of v, and of the next
 //   raise(call, tile, m)    what scores of packed row m lack, in units of log2
 //   column              of v transposed, where row 0 of k stands
@@ -52,7 +52,7 @@ concept CodeSteps = requires(const S steps, int at) {
   { S::blocks } -> std::convertible_to<bool>;
   { S::dtype } -> std::convertible_to<int>;
   { steps.row_factor(at, at) } -> std::same_as<float>;
-  { steps.key_factor(at) } -> std::same_as<float>;
+  { steps.key_scales().at(at) } -> std::same_as<float>;
   { steps.value_factor(at) } -> std::same_as<float2>;
   { steps.column } -> std::convertible_to<int>;
   { steps.beyond } -> std::convertible_to<bool>;
@@ -78,16 +78,22 @@ struct ScoreTile<FOVEA_I8, N> {
   __device__ static float to_float(int32_t sum) { return __int_as_float(sum + kMagic) - kOffset; }
 };
 
-// The factors of a tile's scores, one for all keys or one for every 64.  They are loaded where
-// products run, and found where these were waited for.
+// The factors of a tile's scores, one for all keys or one for every 64.  Those of keys are loaded
+// a tile ahead, under its products, and found once the tile's own products were waited for.
 template <int Parts>
 struct ScoreFactors {
-  float of[Parts], row;
+  float of[Parts], ahead[Parts], row;
 
-  template <class Steps>
-  __device__ void load(const Steps& steps, int key) {
+  // The scales of keys from `key` on become those ahead.
+  template <class Scales>
+  __device__ void load(const Scales& scales, int key) {
 #pragma unroll
-    for (int part = 0; part < Parts; ++part) of[part] = steps.key_factor(key + part * 64);
+    for (int part = 0; part < Parts; ++part) ahead[part] = scales.at(key + part * 64);
+  }
+  // The scales ahead are the tile's.
+  __device__ void take() {
+#pragma unroll
+    for (int part = 0; part < Parts; ++part) of[part] = ahead[part];
   }
   // A factor of 0 would turn masked scores into NaN.
   __device__ void find() {
@@ -294,6 +300,7 @@ struct ByteConsumer90 {
     constexpr bool blocks = Source::Steps::blocks;
     ScoreFactors<blocks ? BN / 64 : 1> factor;
     factor.row = work.row_factor(group, row + threadIdx.x % 32 / 4);
+    const auto scales = work.key_scales();  // in registers: an address is between two products
     const auto scores = [&](KeyState k) {
       shared.key_pipe().wait(k);
       sm90::fence();
@@ -316,7 +323,10 @@ struct ByteConsumer90 {
       v.next();
       scores(at);
       values(v, accumulate);
-      if (blocks) factor.load(work, n * BN);
+      if (blocks) {
+        factor.take();
+        factor.load(scales, max(n - 1, first) * BN);
+      }
       sm90::wait<1>();
       sm90::pin(x.products()[0]);
       shared.key_pipe().release(at);
@@ -343,7 +353,9 @@ struct ByteConsumer90 {
       for (int c = 0; c < 4; ++c) o[j][c] = 0.f;
     if (first <= last) {
       scores(at);
-      factor.load(work, last * BN);
+      factor.load(scales, last * BN);
+      factor.take();
+      if (blocks) factor.load(scales, max(last - 1, first) * BN);
       sm90::wait<0>();
       sm90::pin(x.products()[0]);
       shared.key_pipe().release(at);

@@ -72,12 +72,26 @@ struct IntegerTiles : SeenTiles {
     if (row >= count) return 1;
     return scale * rows.at(row >> rows.shift, rows.parts > 1 ? row % 8 : 0);
   }
-  // Without a branch.  A scale whose keys are all past the last is not read: an earlier one of the
-  // thread stands in, or that of key 0.
-  __device__ float key_factor(int key) const {
+  // Scales of the lane's keys.  One whose keys are all past the last is not read: an earlier one
+  // of the thread stands in, or that of key 0.
+  struct KeyScales {
+    const char* first;
+    int step, shift, last;  // bytes from block to block
+    __device__ float at(int key) const {
+      // One instruction, as ptxas does not make of a step that it keeps in 64 bits.
+      const char* from;
+      asm volatile("mad.wide.s32 %0, %1, %2, %3;"
+                   : "=l"(from)
+                   : "r"(min(key, last) >> shift), "r"(step), "l"(first));
+      return __ldg(reinterpret_cast<const float*>(from));
+    }
+  };
+  __device__ KeyScales key_scales() const {
     const int lane = static_cast<int>(threadIdx.x % 4);
     const int part = keys.parts > 1 && 2 * lane < key_count ? lane : 0;
-    return keys.at(min(key, key_count - 1 - 2 * part) >> keys.shift, part);
+    const float* first = keys.first + static_cast<int64_t>(part) * keys.stride;
+    return {reinterpret_cast<const char*>(first), keys.parts * keys.stride * 4, keys.shift,
+            key_count - 1 - 2 * part};
   }
   __device__ float2 value_factor(int at) const {
     if (!values) return {1, 1};

@@ -99,6 +99,8 @@ Text integer_refuses(const QuantAttend& a) {
   if (!shifts(a.k_axis, 64))
     return "k_group is neither block nor thread_k of 0 or a power of two from 64 on";
   if (!a.q_axis.scale || !a.k_axis.scale) return "q_scale or k_scale is not given";
+  if (a.k_axis.each() * a.k_axis.scale.stride[2] > kIndexMax / 4)
+    return "blocks of k_scale lie 2^30 bytes apart or more";
   if (!a.shifts()) return "";
   if (!chunked(a.k_mean, 4, 4)) return reason_rows("k_mean");
   const size_t bytes = a.q_plain_dtype == FOVEA_F32 ? 4 : 2;

@@ -40,8 +40,16 @@ struct CodeTiles : SeenTiles {
   __device__ float row_factor(int group, int) const {
     return row_factors[group];
   }
-  __device__ float key_factor(int key) const {
-    return Blocks ? keys[min(key, last_key)] : first_key_factor;
+  struct KeyScales {
+    BlockScales keys;
+    float first;
+    int last;
+    __device__ float at(int key) const {
+      return Blocks ? keys[min(key, last)] : first;
+    }
+  };
+  __device__ KeyScales key_scales() const {
+    return {keys, first_key_factor, last_key};
   }
   __device__ float2 value_factor(int) const {
     return {values, values};
