@@ -17,6 +17,7 @@ class Edges {
     lengths();
     hostile();
     memory();
+    gradients();
     kernels();
     shares();
     small();
@@ -223,6 +224,20 @@ class Edges {
       }
   }
 
+  // Gradients in f32 beside 16 bits: each alone and all, wherever rows and keys lie.
+  void gradients() {
+    for (int f32 : {1, 2, 4, 7})
+      for (Where where : {Where::batched, Where::lengths, Where::varlen, Where::key_first}) {
+        AttentionCase c = row(2, 34, 45, 4, 2, 40, 24);
+        c.note = "edge", c.dtype = f32 % 2 ? FOVEA_BF16 : FOVEA_F16, c.f32 = f32, c.where = where;
+        c.span = Span::causal, c.lay = f32 == 7 ? Lay::odd : Lay::gaps;
+        cases.push_back(backward_case(c));
+      }
+    AttentionCase parts = row(1, 34, 700, 2, 1, 16, 16);  // of keys, whose dq are added
+    parts.note = "edge", parts.dtype = FOVEA_BF16, parts.f32 = 7;
+    cases.push_back(backward_case(parts));
+  }
+
   // Groups of heads that one block, two blocks or a block a head take: how full the device is
   // decides (src/cuda/loop/key_terms.cu).
   void shares() {
@@ -417,6 +432,9 @@ class Edges {
     c.dtype = FOVEA_BF16, c.span = Span::left_sink, c.sink_logit = c.softcap = c.alibi = true,
     c.bias = Bias::full, c.d = c.e = 16;
     both(c, true);
+    c.f32 = 7;
+    cases.push_back(backward_case(c));
+    cases.back().tiny = true;
     int n = 0;
     for (int dtype : kDtypes)
       for (Where where :
