@@ -250,6 +250,9 @@ class Edges {
         AttentionCase c = row(call.b, 70, 40, call.h, 1, d, d);
         c.note = "shares", c.dtype = FOVEA_BF16, c.span = call.span;
         cases.push_back(backward_case(c, "sm90.bf16.d" + std::to_string(d)));
+        if (&call != calls || d == 128) continue;
+        c.f32 = 7;
+        cases.push_back(backward_case(c, "sm90.bf16.d" + std::to_string(d)));
       }
   }
 
@@ -275,6 +278,7 @@ class Edges {
           x.outputs = outputs;
           cases.push_back(backward_case(x, hopper));
         }
+        single(c, hopper, name);
         sink.splits = c.splits = 1;
         cases.push_back(forward_case(sink, hopper + ".whole"));
         for (Where where : {Where::batched, Where::lengths, Where::varlen, Where::key_first})
@@ -326,6 +330,21 @@ class Edges {
         decode.softcap = decode.alibi = true;
         cases.push_back(forward_case(decode, name + "rich"));
       }
+  }
+
+  // Gradients in f32, each alone and all; a stride of 0 leaves the call to sm_80's.
+  void single(AttentionCase c, const std::string& hopper, const std::string& portable) {
+    for (int f32 : {1, 2, 4, 7}) {
+      c.f32 = f32;
+      cases.push_back(backward_case(c, hopper));
+    }
+    AttentionCase x = c;
+    x.softcap = true;
+    cases.push_back(backward_case(x, portable + "rich"));
+    c.b = 2, c.where = Where::lengths, c.span = Span::full;
+    cases.push_back(backward_case(c, hopper));
+    c.where = Where::batched, c.shared = Shared::broadcast;
+    cases.push_back(backward_case(c, portable + "plain"));
   }
 
   // A bias of keys alone: rows of keys at odd and even addresses, packed, with first keys.

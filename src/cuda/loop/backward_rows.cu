@@ -94,12 +94,6 @@ Text gradients_refuse(const AttendBackward& call) {
   if (!fits(call.dq, rows)) return reason_rows("dq");
   if (!fits(call.dk, keys)) return reason_rows("dk");
   if (!fits(call.dv, keys)) return reason_rows("dv");
-  if (call.dq && call.dq.dtype != a.dtype)
-    return reason_dtype("dq.dtype", call.dq.dtype, a.dtype, "q");
-  if (call.dk && call.dk.dtype != a.dtype)
-    return reason_dtype("dk.dtype", call.dk.dtype, a.dtype, "q");
-  if (call.dv && call.dv.dtype != a.dtype)
-    return reason_dtype("dv.dtype", call.dv.dtype, a.dtype, "q");
   return "";
 }
 
