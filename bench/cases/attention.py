@@ -87,6 +87,22 @@ class Ordered(Attention):
         return own, Own(self.op, *own.inputs, **own.fields, nondeterministic=1)
 
 
+class Single(Attention):
+    """What gradients in f32 cost: the backward that writes them beside the one in 16 bits."""
+
+    peer = "fovea 16-bit gradients"
+
+    def words(self):
+        return *super().words(), "f32_gradients"
+
+    def setup(self, ctx, device, seed):
+        q, k, v, dout = turned(*self.inputs(device, seed))
+        single = [torch.empty_like(x, dtype=torch.float32) for x in (q, k, v)]
+        also = dict(zip(("dq", "dk", "dv"), single))
+        own = self.own(ctx, (q, k, v), dout, also=also, causal=self.causal)
+        return own, Own(self.op, *own.inputs, causal=self.causal)
+
+
 @dataclasses.dataclass(frozen=True)
 class Varlen(Case):
     """Packed sequences of very different lengths beside what they would cost without a seam: a dense
@@ -229,6 +245,9 @@ def cuda():
     ]
     yield from (Attention(*cell, backward) for backward in (False, True) for cell in grid)
     yield from (Ordered(*cell, True) for cell in grid)
+    for d in (64, 128, 256):
+        yield Single(4, 2048 // d, 4096, d, "bf16", True, True)
+    yield Single(4, 32, 4096, 128, "bf16", True, True, g=8)
     yield Attention(4, 16, 4096, 128, "f16", True)
     for backward in (False, True):
         yield Attention(4, 32, 4096, 128, "bf16", True, backward, g=8)

@@ -145,7 +145,8 @@ FOVEA_API fovea_status fovea_attention_forward(fovea_context* ctx,
 
 /** Gradients of attention_forward from dout (and dlse).  The fields it shares say what the forward
  *  was.  Each output is optional: absent = not computed.  Every element of an output is written:
- *  rows and keys past their lengths get 0.
+ *  rows and keys past their lengths get 0.  dq, dk and dv are f32 sums, each rounded to q's dtype
+ *  or stored in f32.  Sums over several calls then round once.
  *    delta_i = <dout_i, o_i> - dlse_i,  p_ij = exp(score_ij - lse_i)
  *    ds_ij = p_ij (<dout_i, v_j> - delta_i)
  *    dv_j = sum_i p_ij dout_i, dbias_ij = ds_ij, dx_ij = ds_ij (1 - (x_ij / softcap)^2)
@@ -186,9 +187,9 @@ typedef struct fovea_attention_backward_params {
   fovea_tensor lse;            /**< [in] (b, h, s) f32: of the forward */
   fovea_tensor dout;           /**< [in] (b, s, h, e) as o: the gradient of o */
   fovea_tensor dlse;           /**< [in, optional] (b, h, s) f32: the gradient of lse; absent: 0 */
-  fovea_tensor dq;             /**< [out, optional] (b, s, h, d) as q */
-  fovea_tensor dk;             /**< [out, optional] (key_b, t, g, d) as q */
-  fovea_tensor dv;             /**< [out, optional] (key_b, t, g, e) as q */
+  fovea_tensor dq;             /**< [out, optional] (b, s, h, d) as q or f32 */
+  fovea_tensor dk;             /**< [out, optional] (key_b, t, g, d) as q or f32 */
+  fovea_tensor dv;             /**< [out, optional] (key_b, t, g, e) as q or f32 */
   fovea_tensor dsink_logit;    /**< [out, optional] (h) f32: needs sink_logit */
   fovea_tensor dbias;          /**< [out, optional, sums] (b, h, s, keys) f32: needs bias; a stride
                                     of 0 receives the ordered sum over that dimension */

@@ -51,6 +51,15 @@ View<N> gradient_of(const fovea_tensor& x) {
   return view;
 }
 
+// A gradient with the dtype in which it is stored, q's or f32.
+struct GradientView : View<4> {
+  int32_t dtype;
+};
+
+inline GradientView gradient_view(const fovea_tensor& x) {
+  return {gradient_of<4>(x), x.dtype};
+}
+
 struct IntVector {
   const int32_t* data;
   int64_t stride;
@@ -414,7 +423,8 @@ FOVEA_HD const Attend& attend_in(const ListedAttend& call) {
 
 struct AttendBackward {
   Attend forward;  // o and lse are inputs here
-  View<4> dout, dq, dk, dv, dbias;
+  GradientView dq, dk, dv;
+  View<4> dout, dbias;
   View<3> dlse;
   View<1> dsink_logit;
   View<2> dalibi;

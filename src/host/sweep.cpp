@@ -236,27 +236,32 @@ double sink_sum(const Simd& simd, const AttendBackward& call, const Sequence& q,
   return sum;
 }
 
-PartRows::PartRows(const Attend& a, bool wanted, int64_t parts, Layout& workspace)
-    : parts_(parts),
-      sums_(workspace.add<float>(parts > 1 && wanted ? parts : 0, a.b, a.s, a.h, a.d)) {}
+PartRows::PartRows(const Attend& a, const GradientView& dq, int64_t parts, Layout& workspace)
+    : dq_(dq),
+      parts_(parts),
+      sums_(workspace.add<float>(parts > 1 && dq ? parts : 0, a.b, a.s, a.h, a.d)) {}
 
 float* PartRows::at(void* base, const Attend& a, const Sequence& q, int64_t row, int64_t head,
                     int64_t part) const {
   return sums_.at(base) + (((part * a.b + q.batch) * a.s + q.row_begin + row) * a.h + head) * a.d;
 }
 
-void PartRows::save(void* base, const Attend& a, const View<4>& dq, const Sequence& q, int64_t row,
-                    int64_t head, int64_t part, const float* from) const {
-  if (parts_ > 1) {
-    std::copy_n(from, a.d, at(base, a, q, row, head, part));
-  } else {
-    store_row(dq.data, a.dtype, row_offset(dq, q, row, head), dq.stride[3], a.d, from,
-              a.score.scale);
-  }
+void PartRows::store(const Attend& a, const Sequence& q, int64_t row, int64_t head,
+                     const float* from) const {
+  store_row(dq_.data, dq_.dtype, row_offset(dq_, q, row, head), dq_.stride[3], a.d, from,
+            a.score.scale);
 }
 
-void PartRows::combine(Pool& pool, void* base, const Attend& a, const View<4>& dq) const {
-  if (parts_ == 1 || !dq) return;
+void PartRows::save(void* base, const Attend& a, const Sequence& q, int64_t row, int64_t head,
+                    int64_t part, const float* from) const {
+  if (parts_ > 1)
+    std::copy_n(from, a.d, at(base, a, q, row, head, part));
+  else
+    store(a, q, row, head, from);
+}
+
+void PartRows::combine(Pool& pool, void* base, const Attend& a) const {
+  if (parts_ == 1 || !dq_) return;
   const int64_t rows = a.sequences.query_max;
   pool.run(a.sequences.count * rows, static_cast<double>(rows) * a.h * a.d,
            [&](int64_t item, int32_t) {
@@ -266,8 +271,7 @@ void PartRows::combine(Pool& pool, void* base, const Attend& a, const View<4>& d
                float* sum = at(base, a, q, row, head, 0);
                for (int64_t part = 1; part < parts_; ++part)
                  add_row(a.d, 1, at(base, a, q, row, head, part), sum);
-               store_row(dq.data, a.dtype, row_offset(dq, q, row, head), dq.stride[3], a.d, sum,
-                         a.score.scale);
+               store(a, q, row, head, sum);
              }
            });
 }

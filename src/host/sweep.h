@@ -274,15 +274,18 @@ double sink_sum(const Simd& simd, const AttendBackward& call, const Sequence& q,
 class PartRows {
  public:
   PartRows() = default;
-  PartRows(const Attend& a, bool wanted, int64_t parts, Layout& workspace);
+  PartRows(const Attend& a, const GradientView& dq, int64_t parts, Layout& workspace);
   // One row of a part, before the scale.
-  void save(void* base, const Attend& a, const View<4>& dq, const Sequence& q, int64_t row,
-            int64_t head, int64_t part, const float* from) const;
-  void combine(Pool& pool, void* base, const Attend& a, const View<4>& dq) const;
+  void save(void* base, const Attend& a, const Sequence& q, int64_t row, int64_t head, int64_t part,
+            const float* from) const;
+  void combine(Pool& pool, void* base, const Attend& a) const;
 
  private:
   float* at(void* base, const Attend& a, const Sequence& q, int64_t row, int64_t head,
             int64_t part) const;
+  void store(const Attend& a, const Sequence& q, int64_t row, int64_t head,
+             const float* from) const;
+  GradientView dq_{};
   int64_t parts_ = 1;
   Slot<float> sums_;
 };

@@ -26,6 +26,7 @@ const Calls kCalls = {
     {"attention_forward", "paged", "lse page_table key_len key_position mask bias", ""},
     {"attention_forward", "paged_packed", "query_start page_table cache_row bias",
      "b=1 r=2 rows=3 keys=4 key_max=4"},
+    {"attention_backward", "half", "dq dk dv", "q:bf16"},
     {"attention_backward", "options",
      "query_len key_len key_first query_position key_position mask bias alibi sink_logit dlse dq "
      "dk dv dsink_logit dbias dalibi",

@@ -48,9 +48,10 @@ Call build_attention_backward(const AttentionCase& c, uint64_t shape_seed, uint6
     }
     call.add_strided(name, slot, Role::out, x);
   };
-  output(0, "dq", p->dq, c.dtype, {build.b, build.s, c.h, c.d});
-  output(1, "dk", p->dk, c.dtype, {p->k.shape[0], p->k.shape[1], c.g, c.d});
-  output(2, "dv", p->dv, c.dtype, {p->v.shape[0], p->v.shape[1], c.g, c.e});
+  const auto type = [&](int bit) { return c.f32 >> bit & 1 ? FOVEA_F32 : c.dtype; };
+  output(0, "dq", p->dq, type(0), {build.b, build.s, c.h, c.d});
+  output(1, "dk", p->dk, type(1), {p->k.shape[0], p->k.shape[1], c.g, c.d});
+  output(2, "dv", p->dv, type(2), {p->v.shape[0], p->v.shape[1], c.g, c.e});
   if (c.sink_logit) output(3, "dsink_logit", p->dsink_logit, FOVEA_F32, {c.h});
   if (c.bias != Bias::none)
     output(4, "dbias", p->dbias, FOVEA_F32, {build.b, c.h, build.s, build.columns}, c.sums);

@@ -43,6 +43,12 @@ class WideBackward {
       c.outputs = outputs;
       add(c, "plain");
     }
+    c.outputs = 63;
+    for (int f32 : {1, 2, 4, 7}) {
+      c.f32 = f32;
+      c.softcap = false, add(c, "plain");
+      c.softcap = true, add(c, "rich");
+    }
   }
   void plain(AttentionCase c) {
     for (Where where : {Where::batched, Where::lengths, Where::varlen, Where::key_first})
@@ -65,6 +71,7 @@ class WideBackward {
     for (int64_t heads : {1, 8}) {
       c.h = heads, c.g = 1, c.dlse = true;
       add(c, "plain");
+      c.f32 = 7, add(c, "plain"), c.f32 = 0;
     }
     for (Data data : {Data::sharp, Data::huge}) {
       c.data = data;

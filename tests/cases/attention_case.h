@@ -80,9 +80,9 @@ struct AttentionCase {
   int k_dtype = 0, v_dtype = 0;  // of codes; 0: as q
   CodeScales k_scales = CodeScales::none, v_scales = CodeScales::none;
   Axis axis = Axis::none;
-  // backward: which of dq dk dv dsink_logit dbias dalibi (bits), whether dlse arrives, whether
-  // dbias and dalibi sum over b and h
-  int outputs = 63;
+  // backward: which of dq dk dv dsink_logit dbias dalibi (bits), which of the first three are f32,
+  // whether dlse arrives, whether dbias and dalibi sum over b and h
+  int outputs = 63, f32 = 0;
   bool dlse = false, sums = false, nondeterministic = false;
   uint64_t page_seed = 0;  // another order of the same pages
 
@@ -134,6 +134,7 @@ inline std::string name_of(const AttentionCase& c, bool backward) {
   if (c.scale > 0) add("scale");
   if (backward) {
     if (c.outputs != 63) add("out" + std::to_string(c.outputs));
+    if (c.f32) add(number("f32out", c.f32));
     if (c.dlse) add("dlse");
     if (c.sums) add("sums");
     if (c.nondeterministic) add("nondeterministic");

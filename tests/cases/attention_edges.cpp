@@ -17,6 +17,7 @@ class Edges {
     lengths();
     hostile();
     memory();
+    gradients();
     kernels();
     shares();
     small();
@@ -223,6 +224,20 @@ class Edges {
       }
   }
 
+  // Gradients in f32 beside 16 bits: each alone and all, wherever rows and keys lie.
+  void gradients() {
+    for (int f32 : {1, 2, 4, 7})
+      for (Where where : {Where::batched, Where::lengths, Where::varlen, Where::key_first}) {
+        AttentionCase c = row(2, 34, 45, 4, 2, 40, 24);
+        c.note = "edge", c.dtype = f32 % 2 ? FOVEA_BF16 : FOVEA_F16, c.f32 = f32, c.where = where;
+        c.span = Span::causal, c.lay = f32 == 7 ? Lay::odd : Lay::gaps;
+        cases.push_back(backward_case(c));
+      }
+    AttentionCase parts = row(1, 34, 700, 2, 1, 16, 16);  // of keys, whose dq are added
+    parts.note = "edge", parts.dtype = FOVEA_BF16, parts.f32 = 7;
+    cases.push_back(backward_case(parts));
+  }
+
   // Groups of heads that one block, two blocks or a block a head take: how full the device is
   // decides (src/cuda/loop/key_terms.cu).
   void shares() {
@@ -234,6 +249,9 @@ class Edges {
       for (const auto& call : calls) {
         AttentionCase c = row(call.b, 70, 40, call.h, 1, d, d);
         c.note = "shares", c.dtype = FOVEA_BF16, c.span = call.span;
+        cases.push_back(backward_case(c, "sm90.bf16.d" + std::to_string(d)));
+        if (&call != calls || d == 128) continue;
+        c.f32 = 7;
         cases.push_back(backward_case(c, "sm90.bf16.d" + std::to_string(d)));
       }
   }
@@ -260,6 +278,7 @@ class Edges {
           x.outputs = outputs;
           cases.push_back(backward_case(x, hopper));
         }
+        single(c, hopper, name);
         sink.splits = c.splits = 1;
         cases.push_back(forward_case(sink, hopper + ".whole"));
         for (Where where : {Where::batched, Where::lengths, Where::varlen, Where::key_first})
@@ -311,6 +330,21 @@ class Edges {
         decode.softcap = decode.alibi = true;
         cases.push_back(forward_case(decode, name + "rich"));
       }
+  }
+
+  // Gradients in f32, each alone and all; a stride of 0 leaves the call to sm_80's.
+  void single(AttentionCase c, const std::string& hopper, const std::string& portable) {
+    for (int f32 : {1, 2, 4, 7}) {
+      c.f32 = f32;
+      cases.push_back(backward_case(c, hopper));
+    }
+    AttentionCase x = c;
+    x.softcap = true;
+    cases.push_back(backward_case(x, portable + "rich"));
+    c.b = 2, c.where = Where::lengths, c.span = Span::full;
+    cases.push_back(backward_case(c, hopper));
+    c.where = Where::batched, c.shared = Shared::broadcast;
+    cases.push_back(backward_case(c, portable + "plain"));
   }
 
   // A bias of keys alone: rows of keys at odd and even addresses, packed, with first keys.
@@ -417,6 +451,9 @@ class Edges {
     c.dtype = FOVEA_BF16, c.span = Span::left_sink, c.sink_logit = c.softcap = c.alibi = true,
     c.bias = Bias::full, c.d = c.e = 16;
     both(c, true);
+    c.f32 = 7;
+    cases.push_back(backward_case(c));
+    cases.back().tiny = true;
     int n = 0;
     for (int dtype : kDtypes)
       for (Where where :

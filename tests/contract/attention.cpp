@@ -47,5 +47,19 @@ TEST(ContractAttention, CodesAndAxis) {
   says(p, "attention_forward: context_len is given with query_position, wanted one of them");
 }
 
+// dq, dk and dv are as q or f32, whatever the others are.
+TEST(ContractAttention, GradientsInF32) {
+  const Call call = valid("attention_backward", "half");
+  accepts(call.params);
+  for (const char* name : {"dq", "dk", "dv"}) {
+    Params p = call.params;
+    p[name].dtype = FOVEA_F32;
+    accepts(p);
+    p[name].dtype = FOVEA_F16;
+    says(p,
+         std::string("attention_backward: ") + name + ".dtype is f16, wanted bf16 as in q or f32");
+  }
+}
+
 }  // namespace
 }  // namespace contract

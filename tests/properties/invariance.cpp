@@ -85,6 +85,34 @@ TEST_P(Invariance, batch_position_changes_no_bit) {
       }
 }
 
+// A gradient in f32, rounded, has the bits of the gradient in 16 bits.
+TEST_P(Invariance, f32_gradients_round_to_those_of_16_bits) {
+  for (int dtype : {FOVEA_F16, FOVEA_BF16})
+    for (const auto& [d, e] :
+         {std::pair{16, 24}, {64, 64}, {128, 128}, {192, 128}, {256, 256}, {264, 64}})
+      for (bool softcap : {false, true}) {
+        AttentionCase c;
+        c.dtype = dtype, c.b = 2, c.s = 20, c.t = 40, c.h = 2, c.g = 1, c.d = d, c.e = e;
+        c.span = Span::causal, c.where = Where::lengths, c.softcap = softcap;
+        const Call half = build_attention_backward(c, 1, 2);
+        c.f32 = 7;
+        const Call single = build_attention_backward(c, 1, 2);
+        const Bytes rounded = run(half), whole = run(single);
+        for (const char* name : {"dq", "dk", "dv"}) {
+          auto x = harness::values_of(single, single.field(name), whole);
+          bool same = true;
+          for (double& value : x) {
+            const double more = value;
+            value = oracle::round_to(dtype, more);
+            same &= value == more;
+          }
+          EXPECT_FALSE(same) << name << " was rounded before " << name_of(c, true);
+          EXPECT_EQ(x, harness::values_of(half, half.field(name), rounded))
+              << name << " of " << name_of(c, true);
+        }
+      }
+}
+
 // v = 1: o = 1 whatever the scores, up to the sums of 700 f32 terms (2e-6) and, where p is rounded
 // to 16 bits, the roundings of its terms and of o.
 TEST_P(Invariance, probabilities_sum_to_one) {

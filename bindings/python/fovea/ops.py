@@ -289,7 +289,8 @@ def attention_backward(ctx_or_q=None, /, q=None, k=None, v=None, o=None, lse=Non
                        scale=0.0, softcap=0.0, causal=0, nondeterministic=0):
     """Gradients of attention_forward from dout (and dlse).  The fields it shares say what the forward
     was.  Each output is optional: absent = not computed.  Every element of an output is written:
-    rows and keys past their lengths get 0.
+    rows and keys past their lengths get 0.  dq, dk and dv are f32 sums, each rounded to q's dtype
+    or stored in f32.  Sums over several calls then round once.
       delta_i = <dout_i, o_i> - dlse_i,  p_ij = exp(score_ij - lse_i)
       ds_ij = p_ij (<dout_i, v_j> - delta_i)
       dv_j = sum_i p_ij dout_i, dbias_ij = ds_ij, dx_ij = ds_ij (1 - (x_ij / softcap)^2)
@@ -323,9 +324,9 @@ def attention_backward(ctx_or_q=None, /, q=None, k=None, v=None, o=None, lse=Non
       dout: (b, s, h, e) as o: the gradient of o
 
     Outputs, new unless passed or False
-      dq: (b, s, h, d) as q
-      dk: (key_b, t, g, d) as q
-      dv: (key_b, t, g, e) as q
+      dq: (b, s, h, d) as q or f32
+      dk: (key_b, t, g, d) as q or f32
+      dv: (key_b, t, g, e) as q or f32
 
     Outputs on request, by True or an array
       dsink_logit: (h) f32: needs sink_logit

@@ -202,12 +202,12 @@ class DqConsumer90 {
       sm90::wait<0>();
       sm90::pin(dq);
     }
-    uint16_t* line = static_cast<uint16_t*>(b.dq.data) + seq.batch * b.dq.stride[0] +
-                     (seq.row_begin + own) * b.dq.stride[1] + of.head * b.dq.stride[2];
+    const int64_t at = row_offset(seq, own, of.head, b.dq.stride);
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      store_row<Dtype>(own + 8 * half < seq.rows ? line + 8 * half * b.dq.stride[1] : nullptr,
-                       static_cast<int>(b.forward.d), dq, half, b.forward.score.scale);
+      store_as<Dtype>(b.dq.data, b.dq.dtype, at + 8 * half * b.dq.stride[1],
+                      own + 8 * half < seq.rows, static_cast<int>(b.forward.d), dq, half,
+                      b.forward.score.scale);
   }
 
  private:

@@ -52,10 +52,10 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
       const float sum = lanes_sum<16>(alibi[r]);
       if (row.i < 0) continue;
       if (b.row_alibi && tx == 0) b.row_alibi[row_stats_offset(a, rows.seq, row.h, row.i)] = sum;
-      const View<4>& dq = b.call.dq;
+      const GradientView& dq = b.call.dq;
       if (dq)
-        store_columns(dq.data, a.dtype, row_offset(rows.seq, row.i, row.h, dq.stride), dq.stride[3],
-                      b.q.width, a.score.scale, acc, r);
+        store_columns(dq.data, dq.dtype, row_offset(rows.seq, row.i, row.h, dq.stride),
+                      dq.stride[3], b.q.width, a.score.scale, acc, r);
     }
   }
 }
@@ -117,8 +117,8 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
     for (int r = 0; r < 4; ++r) {
       const int64_t j = j0 + threadIdx.x / 16 + 16 * r;
       if (j >= rows.seq.keys) continue;
-      const View<4>& out = gradient ? b.call.dk : b.call.dv;
-      store_columns(out.data, a.dtype, key_place(a.sequences, rows.seq, j).offset(g, out.stride),
+      const GradientView& out = gradient ? b.call.dk : b.call.dv;
+      store_columns(out.data, out.dtype, key_place(a.sequences, rows.seq, j).offset(g, out.stride),
                     out.stride[3], other.width, gradient ? a.score.scale : 1.f, acc, r);
     }
   }

@@ -283,11 +283,11 @@ class GradientOwner80 {
     each_own<M>([&](int i, int half, int row) {
       const int own = own_lane + row;
       const bool valid = own < own_count;
-      const auto store = [&](const View<4>& out, int width, const auto& sum, float factor) {
+      const auto store = [&](const GradientView& out, int width, const auto& sum, float factor) {
         if (!out) return;
-        const Lines lines = Keys ? Lines::of_keys(out, q, g) : Lines::of_rows(out, q, head);
-        store_row<Dtype>(valid ? const_cast<uint16_t*>(lines.base + own * lines.stride) : nullptr,
-                         width, sum, half, factor);
+        const int64_t at = Keys ? a.sequences.key_offset(q, own, out.stride) + g * out.stride[2]
+                                : row_offset(q, own, head, out.stride);
+        store_as<Dtype>(out.data, out.dtype, at, valid, width, sum, half, factor);
       };
       if constexpr (Shape::sum1) store(Keys ? b.call.dk : b.call.dq, d, sum1[i], a.score.scale);
       if constexpr (Shape::sum2) store(b.call.dv, e, sum2[i], 1.f);

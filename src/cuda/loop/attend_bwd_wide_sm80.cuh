@@ -315,8 +315,7 @@ class WideGradientOwner80 {
   }
 
   __device__ __forceinline__ void store() const {
-    const View<4>& out = !Keys ? b.call.dq : kY ? b.call.dk : b.call.dv;
-    const Lines lines = Keys ? Lines::of_keys(out, q, g) : Lines::of_rows(out, q, part);
+    const GradientView& out = !Keys ? b.call.dq : kY ? b.call.dk : b.call.dv;
     const int width = kY ? d : e, first = warp * kChunk + lane % 4 * 2;
     const float factor = kY ? a.score.scale : 1.f;
     const int64_t parts = Keys ? a.h / heads : 0;  // of a token of the terms
@@ -326,16 +325,20 @@ class WideGradientOwner80 {
       for (int half = 0; half < 2; ++half) {
         const int own = own_begin + i * 16 + half * 8 + lane / 4;
         if (own >= own_count) continue;
-        uint16_t* row = const_cast<uint16_t*>(lines.base) + own * lines.stride + first;
-        float* term = nullptr;
+        const int64_t at = Keys ? a.sequences.key_offset(q, own, out.stride) + g * out.stride[2]
+                                : row_offset(q, own, part, out.stride);
+        uint16_t* row = static_cast<uint16_t*>(out.data) + at + first;
+        float* single = nullptr;  // a term, or a row of an f32 gradient
         if (Keys && terms)
-          term = terms + ((q.key_batch * a.t + q.key_begin + own) * parts + part) * width + first;
+          single = terms + ((q.key_batch * a.t + q.key_begin + own) * parts + part) * width + first;
+        else if (out.dtype == FOVEA_F32)
+          single = out.as() + at + first;
 #pragma unroll
         for (int j = 0; j < kMost; ++j) {
           if (j * 64 + first >= width) break;
           const float low = sum[j][i][2 * half] * factor, high = sum[j][i][2 * half + 1] * factor;
-          if (term)
-            *reinterpret_cast<float2*>(term + j * 64) = make_float2(low, high);
+          if (single)
+            *reinterpret_cast<float2*>(single + j * 64) = make_float2(low, high);
           else
             *reinterpret_cast<uint32_t*>(row + j * 64) = pack<Dtype>(low, high);
         }

@@ -129,15 +129,20 @@ __device__ __forceinline__ void store_keys(const View<4>& out, const Sequence& s
 }
 // Stores dk or dv, or the f32 terms that are summed to it later.
 template <int Dtype, int N>
-__device__ __forceinline__ void store_key_sums(const Attend& a, const View<4>& out, float* terms,
-                                               const Sequence& seq, int g, int own, int64_t width,
-                                               const float (&sum)[N][4], float factor) {
-  if (!terms) return store_keys<Dtype>(out, seq, g, own, width, sum, factor);
+__device__ __forceinline__ void store_key_sums(const Attend& a, const GradientView& out,
+                                               float* terms, const Sequence& seq, int g, int own,
+                                               int64_t width, const float (&sum)[N][4],
+                                               float factor) {
+  if (!out) return;
+  if (!terms && out.dtype != FOVEA_F32)
+    return store_keys<Dtype>(out, seq, g, own, width, sum, factor);
+  const int64_t row = seq.key_begin + own, pitch = terms ? a.g * width : out.stride[1];
+  float* line = terms ? terms + ((seq.key_batch * a.t + row) * a.g + g) * width
+                      : out.as() + seq.key_batch * out.stride[0] + row * pitch + g * out.stride[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half)
-    if (const int64_t key = own + 8 * half; key < seq.keys)
-      store_wide(terms + ((seq.key_batch * a.t + seq.key_begin + key) * a.g + g) * width,
-                 static_cast<int>(width), sum, half, factor);
+    if (own + 8 * half < seq.keys)
+      store_wide(line + 8 * half * pitch, static_cast<int>(width), sum, half, factor);
 }
 template <int Dtype, int N>
 __device__ __forceinline__ void store_dk(const AttendBackward& b, const BackwardWork& work,
@@ -188,13 +193,12 @@ __device__ __forceinline__ void store_part(const AttendBackward& b, const Backwa
     }
     const int row = m * BM + chunk / Panels * kChunkRows + quarter * 16 + lane / 4;
     const int column = chunk % Panels * 64;
-    uint16_t* line = static_cast<uint16_t*>(b.dq.data) + seq.batch * b.dq.stride[0] +
-                     (seq.row_begin + row) * b.dq.stride[1] + h * b.dq.stride[2] + column;
+    const int64_t at = row_offset(seq, row, h, b.dq.stride) + column;
 #pragma unroll
     for (int eighth = 0; eighth < 4; ++eighth)
-      store_row<Shape::Dtype>(
-          row + 8 * eighth < rows ? line + 8 * eighth * b.dq.stride[1] : nullptr,
-          static_cast<int>(a.d) - column, sum[eighth / 2], eighth % 2, a.score.scale);
+      store_as<Shape::Dtype>(b.dq.data, b.dq.dtype, at + 8 * eighth * b.dq.stride[1],
+                             row + 8 * eighth < rows, static_cast<int>(a.d) - column,
+                             sum[eighth / 2], eighth % 2, a.score.scale);
   }
 }
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/loop/backward_rows.cuh"
 
+#include "core/dtype.h"
+#include "core/pieces.h"
+#include "core/reasons.h"
 #include "cuda/loop/zero.cuh"
 
 namespace fovea::cuda {
@@ -81,13 +84,26 @@ void launch_row_sums(Context& ctx, const char* op, const BackwardSimt& b, View<2
 
 }  // namespace
 
+Text gradients_refuse(const AttendBackward& call) {
+  const Attend& a = call.forward;
+  const Sequences& q = a.sequences;
+  const int64_t rows[3] = {a.b, a.s, a.h}, keys[3] = {q.key_start ? 1 : q.count, a.t, a.g};
+  const auto fits = [](const GradientView& x, const int64_t(&extent)[3]) {
+    return !x || in_pieces(x, extent, 16 / dtype_bytes(x.dtype));
+  };
+  if (!fits(call.dq, rows)) return reason_rows("dq");
+  if (!fits(call.dk, keys)) return reason_rows("dk");
+  if (!fits(call.dv, keys)) return reason_rows("dv");
+  return "";
+}
+
 void clear_gradients(Context& ctx, const char* op, const AttendBackward& call) {
   const Attend& a = call.forward;
   const int64_t key_b = a.sequences.key_start ? 1 : a.sequences.count;
   if (!ragged(a)) return;
-  if (call.dq) zero(ctx, op, call.dq, a.dtype, {a.b, a.s, a.h, a.d});
-  if (call.dk) zero(ctx, op, call.dk, a.dtype, {key_b, a.t, a.g, a.d});
-  if (call.dv) zero(ctx, op, call.dv, a.dtype, {key_b, a.t, a.g, a.e});
+  if (call.dq) zero(ctx, op, call.dq, call.dq.dtype, {a.b, a.s, a.h, a.d});
+  if (call.dk) zero(ctx, op, call.dk, call.dk.dtype, {key_b, a.t, a.g, a.d});
+  if (call.dv) zero(ctx, op, call.dv, call.dv.dtype, {key_b, a.t, a.g, a.e});
 }
 
 void row_deltas(Context& ctx, const char* op, const BackwardSimt& b) {

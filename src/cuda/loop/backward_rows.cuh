@@ -3,6 +3,7 @@
 //   p = exp(score - lse),  ds = p (dout v' - delta),  dx = ds (1 - (x / softcap)^2)
 //   delta = <dout, o> - dlse,  dsink_logit = - sum exp(sink_logit - lse) delta
 #pragma once
+#include "core/text.h"
 #include "cuda/loop/gradient_tile.cuh"
 
 namespace fovea::cuda {
@@ -29,6 +30,8 @@ struct BackwardSimt {
   }
 };
 
+// Why no tensor core kernel stores dq, dk and dv: "" or a reason.
+Text gradients_refuse(const AttendBackward& call);
 // Zeros in dq, dk and dv for rows and keys that no tile visits.
 void clear_gradients(Context& ctx, const char* op, const AttendBackward& call);
 // delta of each row.

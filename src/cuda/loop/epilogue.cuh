@@ -43,6 +43,18 @@ __device__ inline void store_row(uint16_t* row, int width, const float (&o)[N][4
   }
 }
 
+// The same from element `at` of a tensor of Dtype or f32 on.  A row that is not `valid` only takes
+// part in the transpose.
+template <int Dtype, int N>
+__device__ __forceinline__ void store_as(void* data, int32_t dtype, int64_t at, bool valid,
+                                         int width, const float (&o)[N][4], int half,
+                                         float factor) {
+  if (dtype != FOVEA_F32)
+    store_row<Dtype>(valid ? static_cast<uint16_t*>(data) + at : nullptr, width, o, half, factor);
+  else if (valid)
+    store_wide(static_cast<float*>(data) + at, width, o, half, factor);
+}
+
 struct DirectEpilogue {
   // Stores lse of packed row m, if `valid` and `leads`, and returns the factor of o.
   __device__ float finish(const Attend& a, const RowTile& tile, int m, bool valid, float top,
@@ -69,12 +81,8 @@ struct DirectEpilogue {
                         float sum, const float (&o)[N][4], int half, int column = 0) const {
     const float inverse = finish(a, tile, m, valid, top, sum, column == 0);
     const int64_t offset = valid ? tile.offset(m, a.o.stride) + column : 0;
-    const int width = static_cast<int>(a.e) - column;
-    if (a.o_dtype != FOVEA_F32)
-      store_row<Dtype>(valid ? static_cast<uint16_t*>(a.o.data) + offset : nullptr, width, o, half,
-                       inverse);
-    else if (valid)
-      store_wide(a.o.as<float>() + offset, width, o, half, inverse);
+    store_as<Dtype>(a.o.data, a.o_dtype, offset, valid, static_cast<int>(a.e) - column, o, half,
+                    inverse);
   }
 };
 

@@ -16,7 +16,7 @@ constexpr int kThreads = 256;
 
 template <int Dtype>
 __global__ void __launch_bounds__(kThreads)
-    sum_key_terms_kernel(const __grid_constant__ Attend a, const __grid_constant__ View<4> out,
+    sum_key_terms_kernel(const __grid_constant__ Attend a, const __grid_constant__ GradientView out,
                          const float* terms, int64_t heads, int64_t width, int64_t work) {
   int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= work) return;
@@ -32,9 +32,13 @@ __global__ void __launch_bounds__(kThreads)
     const float4 x = *reinterpret_cast<const float4*>(from + n * width);
     sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
   }
-  *reinterpret_cast<uint2*>(static_cast<uint16_t*>(out.data) + seq.key_batch * out.stride[0] +
-                            (seq.key_begin + key) * out.stride[1] + g * out.stride[2] + column) =
-      make_uint2(pack<Dtype>(sum.x, sum.y), pack<Dtype>(sum.z, sum.w));
+  const int64_t to = seq.key_batch * out.stride[0] + (seq.key_begin + key) * out.stride[1] +
+                     g * out.stride[2] + column;
+  if (out.dtype == FOVEA_F32)
+    *reinterpret_cast<float4*>(out.as() + to) = sum;
+  else
+    *reinterpret_cast<uint2*>(out.as<uint16_t>() + to) =
+        make_uint2(pack<Dtype>(sum.x, sum.y), pack<Dtype>(sum.z, sum.w));
 }
 
 }  // namespace
@@ -74,7 +78,7 @@ int64_t key_shares(const Attend& a, int64_t rows, int64_t keys, bool fused,
   return best;
 }
 
-void sum_key_terms(Context& ctx, const char* op, const Attend& a, const View<4>& out,
+void sum_key_terms(Context& ctx, const char* op, const Attend& a, const GradientView& out,
                    const float* terms, int64_t heads, int64_t width) {
   const int64_t work = a.sequences.count * a.sequences.key_max * heads * (width / 4),
                 blocks = ceil_div(work, kThreads);

@@ -14,8 +14,9 @@ int64_t key_shares(const Attend& a, int64_t rows, int64_t keys, bool fused,
                    const DeviceInfo& device);
 
 // out (caches, t, heads, width) = the sums of terms (caches, t, a.g, width) over a.g / heads
-// neighbours.  width: a multiple of 4.  Rows that belong to no sequence stay as they are.
-void sum_key_terms(Context& ctx, const char* op, const Attend& a, const View<4>& out,
+// neighbours, in the dtype of out.  width: a multiple of 4.  Rows that belong to no sequence stay
+// as they are.
+void sum_key_terms(Context& ctx, const char* op, const Attend& a, const GradientView& out,
                    const float* terms, int64_t heads, int64_t width);
 
 }  // namespace fovea::cuda

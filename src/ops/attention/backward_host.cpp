@@ -44,7 +44,7 @@ class Backward {
     if (plan_.sweeps()) {
       pool.run(a_.sequences.count * a_.g * plan_.parts, 3 * cost,
                [&](int64_t item, int32_t worker) { sweep(item, worker); });
-      plan_.part_dq.combine(pool, base_, a_, b_.dq);
+      plan_.part_dq.combine(pool, base_, a_);
       if (b_.dalibi) add_alibi();
     }
     if (b_.dsink_logit) {
@@ -69,9 +69,9 @@ class Backward {
   // Zeros for what no sequence reaches.
   void clear(host::Pool& pool) const {
     const Sequences& q = a_.sequences;
-    host::zero_rows(pool, b_.dq, a_.dtype, q, a_.b, a_.h, a_.d);
-    host::zero_keys(pool, b_.dk, a_.dtype, q, a_.t, a_.g, a_.d);
-    host::zero_keys(pool, b_.dv, a_.dtype, q, a_.t, a_.g, a_.e);
+    host::zero_rows(pool, b_.dq, b_.dq.dtype, q, a_.b, a_.h, a_.d);
+    host::zero_keys(pool, b_.dk, b_.dk.dtype, q, a_.t, a_.g, a_.d);
+    host::zero_keys(pool, b_.dv, b_.dv.dtype, q, a_.t, a_.g, a_.e);
     host::zero(pool, b_.dbias, FOVEA_F32, a_.b, a_.h, a_.s, a_.columns);
   }
 
@@ -112,11 +112,12 @@ class Backward {
           add_seen(rows, tile, sums);
       });
       for (int r = 0; b_.dq && r < rows.count; ++r)
-        plan_.part_dq.save(base_, a_, b_.dq, q, rows.row[r], rows.head[r], part,
-                           dq + r * call_.d_pad);
+        plan_.part_dq.save(base_, a_, q, rows.row[r], rows.head[r], part, dq + r * call_.d_pad);
     }
-    host::store_keys(b_.dk, a_.dtype, a_.sequences, q, begin, end, key_head, a_.d, dk, call_.d_pad);
-    host::store_keys(b_.dv, a_.dtype, a_.sequences, q, begin, end, key_head, a_.e, dv, call_.e_pad);
+    host::store_keys(b_.dk, b_.dk.dtype, a_.sequences, q, begin, end, key_head, a_.d, dk,
+                     call_.d_pad);
+    host::store_keys(b_.dv, b_.dv.dtype, a_.sequences, q, begin, end, key_head, a_.e, dv,
+                     call_.e_pad);
   }
 
   struct Sums {
@@ -206,7 +207,7 @@ Text offer(const Context& ctx, const AttendBackward& b, Plan& plan) {
                                  b.dbias ? static_cast<double>(bias_items(b)) : 0.0,
                                  b.dsink_logit ? sequences * static_cast<double>(a.h) : 0.0});
 
-  p.part_dq = host::PartRows(a, static_cast<bool>(b.dq), p.parts, plan.workspace);
+  p.part_dq = host::PartRows(a, b.dq, p.parts, plan.workspace);
   p.part_alibi = plan.workspace.add<double>(b.dalibi ? p.parts : 0, a.sequences.count, a.h);
   p.part_sink = plan.workspace.add<double>(b.dsink_logit ? a.h : 0, a.sequences.count);
   p.scratch = host::WorkerScratch(ctx, items, worker, plan.workspace);

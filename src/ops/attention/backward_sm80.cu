@@ -96,12 +96,11 @@ Text cuda::backward_mma_refuses(const AttendBackward& call, int64_t widest) {
   if (!a.h || !a.g) return "h is 0";
   const Sequences& q = a.sequences;
   const int64_t rows[3] = {a.b, a.s, a.h}, keys[3] = {q.key_start ? 1 : q.count, a.t, a.g};
-  for (const View<4>* x : {&a.q, &call.dout, &call.dq})
-    if (*x && !in_pieces(*x, rows, 8))
-      return reason_rows(x == &a.q ? "q" : x == &call.dq ? "dq" : "dout");
-  for (const View<4>* x : {&a.k, &a.v, &call.dk, &call.dv})
-    if (*x && !in_pieces(*x, keys, 8))
-      return reason_rows(x == &a.k ? "k" : x == &a.v ? "v" : x == &call.dk ? "dk" : "dv");
+  for (const View<4>* x : {&a.q, &call.dout})
+    if (*x && !in_pieces(*x, rows, 8)) return reason_rows(x == &a.q ? "q" : "dout");
+  for (const View<4>* x : {&a.k, &a.v})
+    if (*x && !in_pieces(*x, keys, 8)) return reason_rows(x == &a.k ? "k" : "v");
+  if (Text why = gradients_refuse(call); !why.empty()) return why;
   if (q.key_max > kIndexMax || q.query_max > kIndexMax)
     return "more than 2^30 keys or rows in a sequence";
   if (q.count * std::max(a.g * ceil_div(q.key_max, 64), a.h * ceil_div(q.query_max, 64)) > INT_MAX)

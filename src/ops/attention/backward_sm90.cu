@@ -120,14 +120,10 @@ Text refuses(const Context& ctx, const AttendBackward& call) {
   if (Text why = hopper_refuses(ctx, a); !why.empty()) return why;
   if (a.o_dtype != a.dtype) return reason_dtype("o.dtype", a.o_dtype, a.dtype, "q");
   if (const char* field = a.not_plain()) return reason_given(field);
-  const Sequences& q = a.sequences;
-  const int64_t rows[3] = {a.b, a.s, a.h}, keys[3] = {q.key_start ? 1 : q.count, a.t, a.g};
-  for (const View<4>* x : {&a.o, &call.dout, &call.dq})
-    if (*x && !in_pieces(*x, rows, 8))
-      return reason_rows(x == &a.o ? "o" : x == &call.dq ? "dq" : "dout");
-  for (const View<4>* x : {&call.dk, &call.dv})
-    if (*x && !in_pieces(*x, keys, 8)) return reason_rows(x == &call.dk ? "dk" : "dv");
-  return "";
+  const int64_t rows[3] = {a.b, a.s, a.h};
+  for (const View<4>* x : {&a.o, &call.dout})
+    if (*x && !in_pieces(*x, rows, 8)) return reason_rows(x == &a.o ? "o" : "dout");
+  return gradients_refuse(call);
 }
 
 template <int Dtype>

@@ -78,7 +78,8 @@ Text offer(const Context& ctx, const AttendBackward& call, Plan& plan) {
     backward_preprocess(ctx, simt);
     if (call.dalibi) backward_row_alibi(ctx, simt);
     if (call.dq) c.dq->launch(ctx, call, simt.delta, 1, nullptr);
-    const auto sum = [&](const WideBackwardInstance& instance, const View<4>& out, int64_t width) {
+    const auto sum = [&](const WideBackwardInstance& instance, const GradientView& out,
+                         int64_t width) {
       if (!out) return;
       instance.launch(ctx, call, simt.delta, shares, to);
       if (to) sum_key_terms(ctx, kOp, cut, out, to, call.forward.g, width);

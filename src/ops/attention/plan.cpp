@@ -62,7 +62,7 @@ AttendBackward resolve(const fovea_attention_backward_params& p) {
   AttendBackward a{};
   a.forward = shared(kBackward, p, nullptr, nullptr);
   a.dout = view_of<4>(p.dout), a.dlse = view_of<3>(p.dlse);
-  a.dq = gradient_of<4>(p.dq), a.dk = gradient_of<4>(p.dk), a.dv = gradient_of<4>(p.dv);
+  a.dq = gradient_view(p.dq), a.dk = gradient_view(p.dk), a.dv = gradient_view(p.dv);
   a.dbias = gradient_of<4>(p.dbias), a.dalibi = gradient_of<2>(p.dalibi),
   a.dsink_logit = gradient_of<1>(p.dsink_logit);
   if (!a.forward.sequences.query_max && !a.dk && !a.dv && !a.dalibi)

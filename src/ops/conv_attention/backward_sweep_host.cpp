@@ -20,7 +20,7 @@ SweepPlan::SweepPlan(const Context& ctx, const Call& call, const ConvAttendBackw
   const int64_t bundles = bundle ? a.h / bundle : 0;
   items = std::max(items,
                    static_cast<double>(a.sequences.count) * static_cast<double>(bundles * parts));
-  part_dq = host::PartRows(a, static_cast<bool>(b.dq), parts, layout);
+  part_dq = host::PartRows(a, {b.dq, a.dtype}, parts, layout);
   part_dweight =
       layout.add<double>(b.dweight ? parts : 0, a.sequences.count, a.h, b.forward.taps());
   scratch = host::WorkerScratch(ctx, items, worker, layout);
@@ -40,7 +40,7 @@ void Sweep::run(Context& ctx, int64_t heads, const Strip& strip) const {
   if (plan_.sweeps && plan_.bundle)
     pool.run(a_.sequences.count * (a_.h / plan_.bundle) * plan_.parts, 3 * cost,
              [&](int64_t n, int32_t worker) { item(n, worker, heads, strip); });
-  plan_.part_dq.combine(pool, base_, a_, b_.dq);
+  plan_.part_dq.combine(pool, base_, a_);
   if (b_.dweight) add_dweight();
 }
 
@@ -99,7 +99,7 @@ double* Sweep::dweight_of(int64_t sequence, int64_t head, int64_t part) const {
 void Sweep::save_dq(const Visit& at, int64_t n, const conv_host::Strip& own,
                     const float* dq) const {
   for (int64_t i = 0; i < own.count; ++i, dq += call_.d_pad)
-    plan_.part_dq.save(base_, a_, b_.dq, at.q, own.first + i, at.head + n, at.part, dq);
+    plan_.part_dq.save(base_, a_, at.q, own.first + i, at.head + n, at.part, dq);
 }
 
 // dweight may be summed over heads, or over taps.

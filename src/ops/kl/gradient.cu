@@ -48,7 +48,7 @@ KlGradient gradient_of(const KlBackward& b, KlOwn side, const float* gain) {
   const KlSide &mine = first ? a.first : a.second, &other = first ? a.second : a.first;
   AttendBackward call{};
   call.forward = attend_of(a, mine, other);
-  call.dout = other.q, call.dq = mine.dq, call.dk = mine.dk;
+  call.dout = other.q, call.dq = {mine.dq, mine.dtype}, call.dk = {mine.dk, mine.dtype};
   call.nondeterministic = b.nondeterministic;
   const bool mixed = a.share > 0;
   return {call,

@@ -28,7 +28,8 @@ QuantBackward resolve(const Params& p) {
   if (p.k_smooth != FOVEA_SMOOTH_NONE && p.k_smooth != FOVEA_SMOOTH_SEQUENCE)
     refuse("%s: k_smooth is %d, wanted NONE or SEQUENCE of fovea_smooth", kOp, p.k_smooth);
   b.call.dout = view_of<4>(p.dout);
-  b.call.dq = view_of<4>(p.dq), b.call.dk = view_of<4>(p.dk), b.call.dv = view_of<4>(p.dv);
+  b.call.dq = gradient_view(p.dq), b.call.dk = gradient_view(p.dk);
+  b.call.dv = gradient_view(p.dv);
   return b;
 }
 

@@ -166,7 +166,7 @@ class Backward {
         host::pairs_of(q) * static_cast<double>(a_.h * (a_.d + a_.e)) / host::kFlopsPerNanosecond;
     pool.run(q.count * a_.g * plan_.parts, 4 * cost,
              [&](int64_t item, int32_t worker) { sweep(item, worker); });
-    plan_.part_dq.combine(pool, base_, a_, call_.dq);
+    plan_.part_dq.combine(pool, base_, a_);
   }
 
  private:
@@ -201,7 +201,7 @@ class Backward {
                    dv ? dv + (j - begin) * plan_.e_pad : nullptr);
         }
         for (int i = 0; dq && i < rows.count; ++i)
-          plan_.part_dq.save(base_, a_, call_.dq, q, first + i, head, part, dq + i * plan_.d_pad);
+          plan_.part_dq.save(base_, a_, q, first + i, head, part, dq + i * plan_.d_pad);
       }
     store(call_.dk, q, begin, end, g, a_.d, dk, plan_.d_pad);
     store(call_.dv, q, begin, end, g, a_.e, dv, plan_.e_pad);
@@ -236,7 +236,7 @@ Text offer(const Context& ctx, const QuantBackward& b, Plan& plan) {
   p.dk = worker.add<float>(b.call.dk ? own : 0, p.d_pad);
   p.dv = worker.add<float>(b.call.dv ? own : 0, p.e_pad);
   const double items = static_cast<double>(a.sequences.count) * static_cast<double>(a.g * p.parts);
-  p.part_dq = host::PartRows(a, static_cast<bool>(b.call.dq), p.parts, plan.workspace);
+  p.part_dq = host::PartRows(a, b.call.dq, p.parts, plan.workspace);
   p.scratch = host::WorkerScratch(ctx, items, worker, plan.workspace);
   host::host_plan<Backward>(plan, p, host::shape_name(a.dtype, a.d));
   return "";

@@ -214,13 +214,10 @@ Text refuses(const Context& ctx, const SparseBackward& request) {
   // TMA has no empty tensor: it would read one row.
   if (!q.capacity || !q.caches || !a.t) return "there are no keys";
   if (!a.b || !a.s || !q.count || !q.query_max) return "there are no rows";
-  const int64_t rows[3] = {a.b, a.s, a.h}, keys[3] = {q.key_start ? 1 : q.count, a.t, a.g};
-  for (const View<4>* x : {&a.o, &call.dout, &call.dq})
-    if (*x && !in_pieces(*x, rows, 8))
-      return reason_rows(x == &a.o ? "o" : x == &call.dq ? "dq" : "dout");
-  for (const View<4>* x : {&call.dk, &call.dv})
-    if (*x && !in_pieces(*x, keys, 8)) return reason_rows(x == &call.dk ? "dk" : "dv");
-  return "";
+  const int64_t rows[3] = {a.b, a.s, a.h};
+  for (const View<4>* x : {&a.o, &call.dout})
+    if (*x && !in_pieces(*x, rows, 8)) return reason_rows(x == &a.o ? "o" : "dout");
+  return gradients_refuse(call);
 }
 
 // Rows and heads that a row tile of dq has, and its list rows.

@@ -156,7 +156,7 @@ SparseBackward resolve(const fovea_x_sparse_backward_params& p) {
   b.forward = shared(kBackward, p, fovea_tensor{});
   call.list = read_list(kBackward, p, b.forward, p.index.data ? &p.index : nullptr);
   b.dout = view_of<4>(p.dout), b.dlse = view_of<3>(p.dlse);
-  b.dq = gradient_of<4>(p.dq), b.dk = gradient_of<4>(p.dk), b.dv = gradient_of<4>(p.dv);
+  b.dq = gradient_view(p.dq), b.dk = gradient_view(p.dk), b.dv = gradient_view(p.dv);
   b.dsink_logit = gradient_of<1>(p.dsink_logit);
   if (!b.forward.sequences.query_max && !b.dk && !b.dv)
     b.forward.sequences.count = 0;  // nothing is each sequence's own

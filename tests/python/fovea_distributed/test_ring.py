@@ -157,11 +157,29 @@ def test_ring_of_shapes(ranks, size, shape):
 
 
 def test_ring_in_bf16(ranks):
-    """Parts of dk are rounded: 2^-9 of each; o is rounded once."""
+    """Gradients of hops are f32 and rounded once, as o is."""
     made = ranks.run(4, together, how="ring_attention", layout="zigzag", shape={}, causal=True,
                      dtype="bfloat16")  # fmt: skip
     for same, (o, lse, *gradients) in made:
         assert same and o <= 2**-8 and lse < 1e-5 and max(gradients) <= 2**-7
+
+
+def alike(group, dtype, **options):
+    """Which share of o, dq, dk and dv has the bits of one process."""
+    q, k, v, dout = made(dtype=dtype)
+    weight = torch.zeros(q.shape[0], q.shape[2], q.shape[1])
+    one = alone(q, k, v, dout, weight=weight, **options)
+    leaves = [fd.shard(x, group).requires_grad_() for x in (q, k, v)]
+    o = fd.ring_attention(*leaves, group, **options)
+    grads = torch.autograd.grad((o * fd.shard(dout, group)).sum(), leaves)
+    whole = [fd.unshard(x, group) for x in (o.detach(), *grads)]
+    return [float((x == y).float().mean()) for x, y in zip(whole, [one[0], *one[2:]])]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_gradients_in_16_bits_are_those_of_one_process(ranks, dtype):
+    for o, *gradients in ranks.run(4, alike, dtype=dtype, causal=True):
+        assert o > 0.99 and min(gradients) > 0.99
 
 
 @pytest.mark.parametrize("size", [2, 4])

@@ -158,7 +158,8 @@ attention_forward(arguments...; keywords...) =
 
 Gradients of `attention_forward` from dout (and dlse).  The fields it shares say what the forward
 was.  Each output is optional: absent = not computed.  Every element of an output is written:
-rows and keys past their lengths get 0.
+rows and keys past their lengths get 0.  dq, dk and dv are f32 sums, each rounded to q's dtype
+or stored in f32.  Sums over several calls then round once.
 
       delta_i = <dout_i, o_i> - dlse_i,  p_ij = exp(score_ij - lse_i)
       ds_ij = p_ij (<dout_i, v_j> - delta_i)
@@ -201,9 +202,9 @@ Sizes are Julia's, fastest first.
 - `alibi`: (h, r) f32
 - `sink_logit`: (h) f32
 - `dlse`: (s, h, b) f32: the gradient of lse; absent: 0
-- `dq`: output, (d, h, s, b) as q
-- `dk`: output, (d, g, t, `key_b`) as q
-- `dv`: output, (e, g, t, `key_b`) as q
+- `dq`: output, (d, h, s, b) as q or f32
+- `dk`: output, (d, g, t, `key_b`) as q or f32
+- `dv`: output, (e, g, t, `key_b`) as q or f32
 - `dsink_logit`: output, (h) f32: needs `sink_logit`
 - `dbias`: output, (keys, s, h, b) or broadcastable f32: needs bias; a stride of 0 receives the ordered sum over that dimension
 - `dalibi`: output, (h, r) f32: needs alibi

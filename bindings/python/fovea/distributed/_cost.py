@@ -111,16 +111,15 @@ def _attention(ranks, second, tokens, batch, heads, g, d, e, causal, backward, w
         pairs = min(pairs, tokens * window * (1.0 if causal else 2.0))
     whole = 2 * batch * heads * pairs * (d + e) * times
     work, shard = whole / ranks, batch * tokens / ranks
-    # The ring: k and v of a hop; in the backward again, and their gradients back.
-    columns = (d + e) * math.lcm(g, second) / second * size
+    # The ring: k and v of a hop; in the backward again, and their gradients back, in f32.
+    columns = (d + e) * math.lcm(g, second) / second
     hops = ring - 1
     if window and hops:
         hops = min(hops, 1 + math.ceil(2 * window * ring / tokens), ring - 1)
-    hop = shard * second * columns
-    passes = 3 if backward else 1
-    sent = hops * hop * passes
+    passes, each = (3, 2 * size + 4) if backward else (1, size)
+    sent = hops * shard * second * columns * each
     compute = work / flops
-    ring_time = hops * passes * (hop / link[0] + link[1])
+    ring_time = sent / link[0] + hops * passes * link[1]
     under = compute * hops / (hops + 1) if hops else 0.0
     exposed = max(0.0, ring_time - under) + (passes * link[1] if hops else 0.0)
     # Heads: q, k, v there and o back; in the backward the same of their gradients.

@@ -15,7 +15,7 @@ from ..torch._arguments import scaling, single
 from ..torch._divergence import _REDUCTIONS, _direction
 from ..torch._place import place_of
 from . import _order, _peers
-from ._ring import Home, Hops, packing, plan, seen_by, windows
+from ._ring import Home, Hops, packing, plan, seen_by, windows, zeros
 
 
 class _Parts:
@@ -80,7 +80,7 @@ class _Divergence(torch.autograd.Function):
         sums = {
             "dq_student": qs, "dk_student": ks, "dq_teacher": qt, "dk_teacher": kt,
         }  # fmt: skip
-        sums = {n: torch.zeros(x.shape, device=x.device) for n, x in sums.items() if wanted[n]}
+        sums = {n: zeros(x) for n, x in sums.items() if wanted[n]}
         names = [n for n in ("dk_teacher", "dk_student") if wanted[n]]
         like = [{"dk_teacher": kt, "dk_student": ks}[n] for n in names]
         home = Home(ctx.peers, [sums[n] for n in names])
@@ -89,7 +89,7 @@ class _Divergence(torch.autograd.Function):
         ):
             parts = None
             if mine:
-                now = {n: torch.zeros(x.shape, device=x.device) for n, x in zip(names, like)}
+                now = {n: zeros(x) for n, x in zip(names, like)}
                 for piece in mine:
                     (a, b), (x, y) = piece.rows, piece.keys
                     made = ops.kl_backward(
@@ -104,9 +104,9 @@ class _Divergence(torch.autograd.Function):
                             now[name][:, x:y] += part
                         else:
                             sums[name][:, a:b] += part
-                parts = [now[n].to(x.dtype) for n, x in zip(names, like)]
+                parts = list(now.values())
             if names:
-                home.send(hop, parts, theirs, like)
+                home.send(hop, parts, theirs)
         home.add()
         out = [
             sums[n].to(x.dtype) if wanted[n] else None

@@ -4,6 +4,7 @@
 At hop n a rank's rows meet the keys of rank r - n, which come while the hop before is computed.
 The states (o, lse) of all hops are merged in the order of the hops.  In the backward dk and dv of a
 hop go home while the next one is computed, and are added there in the order of the hops too.
+Gradients are f32 from the library to the last sum, and are rounded once.
 
 Keys come straight from their own rank: a hop in which no row of a rank sees them is left out."""
 
@@ -100,13 +101,23 @@ class Hops:
             held = coming() if coming else None
 
 
+def zeros(x):
+    """Room for a sum of gradients of x."""
+    return torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+
+
+def room(x):
+    """Room for a gradient of x."""
+    return torch.empty(x.shape, dtype=torch.float32, device=x.device)
+
+
 class Home:
-    """Sums of gradients that other ranks send for this rank's own keys."""
+    """Sums of gradients, f32, that other ranks send for this rank's own keys."""
 
     def __init__(self, peers, sums):
         self.peers, self.sums, self.coming = peers, sums, None
 
-    def send(self, hop, parts, theirs, like):
+    def send(self, hop, parts, theirs):
         """parts, or None, go to the rank whose keys they are of; what came for the hop before is
         added."""
         self.add()
@@ -116,7 +127,7 @@ class Home:
                 for total, part in zip(self.sums, parts):
                     total += part
             return
-        rooms = [torch.empty_like(x) for x in like] if theirs else []
+        rooms = [torch.empty_like(x) for x in self.sums] if theirs else []
         self.coming = peers.exchange(
             (peers.rank - hop) % peers.size if parts is not None else None, parts or [],
             (peers.rank + hop) % peers.size if theirs else None, rooms, 2 * hop + 1,
@@ -240,7 +251,7 @@ class _Ring(torch.autograd.Function):
         place.follow()
         dout = torch.zeros_like(o) if dout is None else dout.contiguous()
         dlse = None if dlse is None else dlse.contiguous()
-        dq, dk, dv = [torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in (q, k, v)]
+        dq, dk, dv = zeros(q), zeros(k), zeros(v)
         dalibi = None
         if alibi is not None and ctx.needs_input_grad[4]:
             dalibi = torch.zeros((q.shape[0], q.shape[2]), dtype=torch.float32, device=q.device)
@@ -252,7 +263,7 @@ class _Ring(torch.autograd.Function):
             if mine:
                 call = place.context, ctx.fields, hop, mine
                 parts = _gradients(*call, held, of_rows, dq, dalibi)
-            home.send(hop, parts, theirs, [k, v])
+            home.send(hop, parts, theirs)
         home.add()
         dsink = None
         if sink_logit is not None and ctx.needs_input_grad[3]:
@@ -265,25 +276,27 @@ class _Ring(torch.autograd.Function):
 
 
 def _gradients(context, fields, hop, mine, held, of_rows, dq, dalibi):
-    """dk and dv of one hop, in the keys' dtype; dq and dalibi are added to."""
+    """dk and dv of one hop; dq and dalibi are added to."""
     q, o, lse, dout, dlse, alibi = of_rows
     k, v = held
-    sums = [torch.zeros(x.shape, dtype=torch.float32, device=x.device) for x in held]
+    sums = [zeros(x) for x in held]
     for piece in mine:
         (a, b), (x, y) = piece.rows, piece.keys
         more = fields.of(piece, hop, q, k, alibi)
         if dalibi is not None:
             more["dalibi"] = torch.empty_like(dalibi)
+        rows, keys, values = q[:, a:b], k[:, x:y], v[:, x:y]
         made = ops.attention_backward(
-            context, q[:, a:b], k[:, x:y], v[:, x:y], o[:, a:b], lse[:, :, a:b], dout[:, a:b],
-            dlse=None if dlse is None else dlse[:, :, a:b], **more,
+            context, rows, keys, values, o[:, a:b], lse[:, :, a:b], dout[:, a:b],
+            dlse=None if dlse is None else dlse[:, :, a:b], dq=room(rows), dk=room(keys),
+            dv=room(values), **more,
         )  # fmt: skip
         dq[:, a:b] += made[0]
         sums[0][:, x:y] += made[1]
         sums[1][:, x:y] += made[2]
         if dalibi is not None:
             dalibi += more["dalibi"]
-    return [total.to(x.dtype) for total, x in zip(sums, held)]
+    return sums
 
 
 @_peers.eager
@@ -311,9 +324,9 @@ def ring_attention(q, k, v, group=None, *, causal=False, scale=None, window_left
     check         arguments are compared over the ranks before a call.  False saves an exchange of
                   1 KiB, and ranks that differ then end in a timeout
 
-    Each rank has memory for its own keys and for those of two others.  dk and dv of a hop are
-    rounded to k's dtype, as the library gives them, and summed in f32.  Bits are the same every run
-    for a fixed number of ranks."""
+    Each rank has memory for its own keys and for those of two others.  Gradients of hops are f32,
+    summed and sent so, and rounded to q's dtype once.  Bits are the same every run for a fixed
+    number of ranks."""
     op = "ring_attention"
     peers = _peers.peers_of(op, group)
     if torch.is_tensor(q):

@@ -487,7 +487,8 @@ c_struct! {
     /// ```text
     /// Gradients of attention_forward from dout (and dlse).  The fields it shares say what the forward
     /// was.  Each output is optional: absent = not computed.  Every element of an output is written:
-    /// rows and keys past their lengths get 0.
+    /// rows and keys past their lengths get 0.  dq, dk and dv are f32 sums, each rounded to q's dtype
+    /// or stored in f32.  Sums over several calls then round once.
     ///   delta_i = <dout_i, o_i> - dlse_i,  p_ij = exp(score_ij - lse_i)
     ///   ds_ij = p_ij (<dout_i, v_j> - delta_i)
     ///   dv_j = sum_i p_ij dout_i, dbias_ij = ds_ij, dx_ij = ds_ij (1 - (x_ij / softcap)^2)
@@ -528,9 +529,9 @@ c_struct! {
     lse: fovea_tensor = 1544, "`(b, h, s)` f32: of the forward";
     dout: fovea_tensor = 1640, "`(b, s, h, e)` as o: the gradient of o";
     dlse: fovea_tensor = 1736, "`(b, h, s)` f32: the gradient of lse; absent: 0";
-    dq: fovea_tensor = 1832, "`(b, s, h, d)` as q";
-    dk: fovea_tensor = 1928, "`(key_b, t, g, d)` as q";
-    dv: fovea_tensor = 2024, "`(key_b, t, g, e)` as q";
+    dq: fovea_tensor = 1832, "`(b, s, h, d)` as q or f32";
+    dk: fovea_tensor = 1928, "`(key_b, t, g, d)` as q or f32";
+    dv: fovea_tensor = 2024, "`(key_b, t, g, e)` as q or f32";
     dsink_logit: fovea_tensor = 2120, "`(h)` f32: needs sink_logit";
     dbias: fovea_tensor = 2216, "`(b, h, s, keys)` f32: needs bias; a stride of 0 receives the ordered sum over that dimension";
     dalibi: fovea_tensor = 2312, "`(r, h)` f32: needs alibi";

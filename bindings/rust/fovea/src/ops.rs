@@ -73,7 +73,8 @@ op! {
     /// ```text
     /// Gradients of attention_forward from dout (and dlse).  The fields it shares say what the forward
     /// was.  Each output is optional: absent = not computed.  Every element of an output is written:
-    /// rows and keys past their lengths get 0.
+    /// rows and keys past their lengths get 0.  dq, dk and dv are f32 sums, each rounded to q's dtype
+    /// or stored in f32.  Sums over several calls then round once.
     ///   delta_i = <dout_i, o_i> - dlse_i,  p_ij = exp(score_ij - lse_i)
     ///   ds_ij = p_ij (<dout_i, v_j> - delta_i)
     ///   dv_j = sum_i p_ij dout_i, dbias_ij = ds_ij, dx_ij = ds_ij (1 - (x_ij / softcap)^2)
@@ -116,9 +117,9 @@ op! {
         alibi set_alibi: in, "`(r, h)` f32";
         sink_logit set_sink_logit: in, "`(h)` f32";
         dlse set_dlse: in, "`(b, h, s)` f32: the gradient of lse; absent: 0";
-        dq set_dq: out, "`(b, s, h, d)` as q";
-        dk set_dk: out, "`(key_b, t, g, d)` as q";
-        dv set_dv: out, "`(key_b, t, g, e)` as q";
+        dq set_dq: out, "`(b, s, h, d)` as q or f32";
+        dk set_dk: out, "`(key_b, t, g, d)` as q or f32";
+        dv set_dv: out, "`(key_b, t, g, e)` as q or f32";
         dsink_logit set_dsink_logit: out, "`(h)` f32: needs sink_logit";
         dbias set_dbias: out, "`(b, h, s, keys)` f32: needs bias; a stride of 0 receives the ordered sum over that dimension";
         dalibi set_dalibi: out, "`(r, h)` f32: needs alibi";
