@@ -159,7 +159,7 @@ class Training(Prefill):
         return attend(
             lambda: codes(ctx, *inputs, lse=True, **mask),
             fovea.experimental.quant_backward,
-            k_smooth="sequence",
+            k_smooth=fovea.Smooth.SEQUENCE,
         ), attend(
             lambda: fovea.attention_forward(ctx, *inputs, lse=True, **mask),
             fovea.attention_backward,
