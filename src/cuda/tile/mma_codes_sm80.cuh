@@ -54,18 +54,62 @@ struct CodeColumns {
   __device__ static uint32_t lane_at(int lane) { return at(lane % 8, lane / 8); }
 };
 
-// Copies them: column 0 begins at `from`, the next is `stride` bytes on; from `width` on are zeros.
-template <int Columns, int Threads>
-__device__ __forceinline__ void copy_columns(uint32_t to, const int8_t* from, int64_t stride,
-                                             int width) {
-#pragma unroll
-  for (int i = 0; i < Columns * 4 / Threads; ++i) {
-    const int n = threadIdx.x + i * Threads, column = n / 4, chunk = n % 4;
-    const bool valid = column < width;
-    copy_async(to + CodeColumns<Columns>::at(column, chunk),
-               valid ? from + column * stride + chunk * 16 : from, valid);
+// A thread's share of copying tile after tile of Rows x Columns elements of 16 bits, into a
+// swizzled tile: addresses are found once, then advance.  Rows from `left` on and columns from
+// `width` on are zeros, and are not read.
+template <int Rows, int Columns, int Threads>
+struct RowCursor {
+  using Tile = Swizzled<Rows, Columns>;
+  static constexpr int kStep = Threads / kPanelChunks;
+  const uint16_t* at;
+  int64_t step;  // elements of kStep rows
+  int left, width;
+
+  // Row 0 is at `from`; `count` rows and `columns` columns are there.
+  __device__ __forceinline__ void start(const uint16_t* from, int64_t stride, int count,
+                                        int columns) {
+    const int row = threadIdx.x / kPanelChunks, column = threadIdx.x % kPanelChunks * kChunk;
+    at = from + row * stride + column;
+    step = kStep * stride, left = count - row, width = columns - column;
   }
-}
+  __device__ __forceinline__ void advance() { at += Rows / kStep * step, left -= Rows; }
+  __device__ __forceinline__ void retreat() { at -= Rows / kStep * step, left += Rows; }
+  __device__ __forceinline__ void copy(uint32_t to) const {
+    to += Tile::at(threadIdx.x / kPanelChunks, threadIdx.x % kPanelChunks);
+    if (Columns % 64 && static_cast<int>(threadIdx.x) % kPanelChunks * kChunk >= Columns) return;
+    const uint16_t* from = at;
+#pragma unroll
+    for (int i = 0; i < Rows / kStep; ++i, from += step)
+#pragma unroll
+      for (int panel = 0; panel < Tile::panels; ++panel)
+        copy_async(to + i * kStep * kPanelRowBytes + panel * Tile::panel_bytes, from + panel * 64,
+                   i * kStep < left && panel * 64 < width);
+  }
+};
+
+// The same of columns of 64 codes.
+template <int Columns, int Threads>
+struct ColumnCursor {
+  static constexpr int kStep = Threads / 4;
+  const int8_t* at;
+  int64_t step;  // bytes of kStep columns
+  int width;
+
+  // Column 0 is at `from`, the next is `stride` bytes on; `columns` are there.
+  __device__ __forceinline__ void start(const int8_t* from, int64_t stride, int columns) {
+    const int column = threadIdx.x / 4;
+    at = from + column * stride + threadIdx.x % 4 * 16;
+    step = kStep * stride, width = columns - column;
+  }
+  __device__ __forceinline__ void advance(int64_t bytes) { at += bytes; }
+  __device__ __forceinline__ void copy(uint32_t to) const {
+    to += CodeColumns<Columns>::at(threadIdx.x / 4, threadIdx.x % 4);
+    const int8_t* from = at;
+#pragma unroll
+    for (int i = 0; i < Columns / kStep; ++i, from += step)
+      copy_async(to + i * kStep * 64, from, i * kStep < width);
+  }
+};
 
 // sums[M][N] += factor A B: A M * 16 rows x 64 tokens of codes in registers, B N * 8 columns at
 // `b`, the lane's address of the first eight.  factor: of rows g and g + 8.

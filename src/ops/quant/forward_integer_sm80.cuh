@@ -76,6 +76,21 @@ struct IntegerSoftmax {
   }
 };
 
+// Scales of blocks of 64 tokens or more, by tiles of 64.
+struct TileScales {
+  const float* first;
+  int64_t stride;
+  int tiles;  // of a block; 0: all
+
+  __device__ explicit TileScales(const ScaleRow& row)
+      : first(static_cast<const float*>(row.first)),
+        stride(row.axis.scale.stride[2]),
+        tiles(static_cast<int>(row.axis.block / kTileKeys)) {}
+  __device__ float operator[](int n) const {
+    return first[(tiles == 1 ? n : tiles ? n / tiles : 0) * stride];
+  }
+};
+
 // scale <q_m, k_mean> log2(e), by the quad of a row.
 __device__ inline float row_constant(const QuantAttend& call, const RowTile& tile, int m,
                                      float q_scale) {
@@ -132,22 +147,24 @@ __global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
       seq.key_batch * a.k.stride[0] + seq.key_begin * a.k.stride[1] + g * a.k.stride[2];
   const int8_t* values =
       call.v_t.template at<int8_t>(seq.key_batch, g) + call.v_column(r) * call.v_t.stride[3];
-  const auto load = [&](int n, int stage) {
+  int n = count > 0 ? static_cast<int>(tiles[count - 1]) : 0;
+  // Tiles are taken from the last on: cursors walk to its left.
+  RowCursor<kTileKeys, D / 2, T> keys;
+  ColumnCursor<D, T> columns;
+  keys.start(pairs(a.k, keys_at + n * kTileKeys * a.k.stride[1]), a.k.stride[1] / 2,
+             tile.keys - n * kTileKeys, d / 2);
+  columns.start(values + n * kTileKeys, call.v_t.stride[2], e);
+  const auto load = [&](int stage) {
     const uint32_t to = s_kv + stage * Shape::stage_bytes;
-    const int first = n * kTileKeys;
-    copy_rows<kTileKeys, D / 2, T>(to, d / 2, pairs(a.k, keys_at), [&](int row) {
-      return first + row < tile.keys ? pairs(a.k, keys_at + (first + row) * a.k.stride[1])
-                                     : nullptr;
-    });
-    copy_columns<D, T>(to + TileK::bytes, values + first, call.v_t.stride[2], e);
+    keys.copy(to), columns.copy(to + TileK::bytes);
+    keys.retreat(), columns.advance(-kTileKeys);
   };
 
-  int n = count > 0 ? static_cast<int>(tiles[count - 1]) : 0;
   if (count > 0) {
     copy_rows<BM, D / 2, T>(s_q, d / 2, pairs(a.q, 0), [&](int row) {
       return row < tile.size ? pairs(a.q, tile.offset(tile.begin + row, a.q.stride)) : nullptr;
     });
-    load(n, 0);
+    load(0);
   }
   copy_commit();
 
@@ -155,7 +172,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
   const bool active = warp_row < tile.size;
   const int row = tile.begin + warp_row;
   const float q_scale = active ? call.q_scales(seq, r, tile.head(row))(row, 0) : 0.f;
-  const ScaleRow k_scales = call.k_scales(seq, r, g), v_scales = call.v_scales(seq, r, g);
+  const TileScales k_scales(call.k_scales(seq, r, g)), v_scales(call.v_scales(seq, r, g));
   const uint32_t q_lane = s_q + TileQ::at(warp_row + outer_row(lane), outer_chunk(lane));
   const uint32_t k_lane = s_kv + TileK::at(inner_row(lane), inner_chunk(lane));
   const uint32_t v_lane = s_kv + TileK::bytes + TileV::lane_at(lane);
@@ -165,10 +182,10 @@ __global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
   float o[M][D / 8][4] = {};
   for (int it = 0; it < count; ++it, --n) {
     const int stage = it % 2;
-    const float k_scale = k_scales(n * kTileKeys, 0), v_scale = v_scales(n * kTileKeys, 0);
+    const float k_scale = k_scales[n], v_scale = v_scales[n];
     copy_wait<0>();
     __syncthreads();
-    if (it + 1 < count) load(n - 1, stage ^ 1);
+    if (it + 1 < count) load(stage ^ 1);
     copy_commit();
     if (!active) continue;
     float x[M][N][4];

@@ -15,8 +15,8 @@ inline constexpr char kQuantBackward[] = "x_quant_backward";
 // A call, and what the first pass makes of its rows.
 struct QuantGradient {
   QuantBackward b;
-  float2* stats;       // (b, h, s): (lse - constant) log2(e), and delta = <dout, o>
-  float* dout_most;    // (b, h, blocks): the largest magnitude in each 64 rows of dout
+  float2* stats;          // (b, h, s): (lse - constant) log2(e), and delta = <dout, o>
+  TileScale* dout_scale;  // (b, h, blocks): of each 64 rows of dout
   int8_t* dout_codes;  // (b, h, blocks, e, 64): their codes, rows in v_perm16's order; or nullptr
   int64_t blocks;      // of a head
 
@@ -34,7 +34,7 @@ struct QuantGradient {
 
 struct QuantGradientSlots {
   Slot<float2> stats;
-  Slot<float> dout_most;
+  Slot<TileScale> dout_scale;
   Slot<int8_t> dout_codes;
   int64_t blocks;
   QuantGradientSlots(Layout& layout, const QuantBackward& b, bool codes);

@@ -93,10 +93,10 @@ __global__ void __launch_bounds__(kThreads)
     }
     __syncthreads();
     const int64_t block = x.block(q, r, head, m);
-    const float most = __uint_as_float(s_most);
-    if (threadIdx.x == 0) x.dout_most[block] = most;
+    const TileScale scale(__uint_as_float(s_most));
+    if (threadIdx.x == 0) x.dout_scale[block] = scale;
     if (x.dout_codes)
-      put_codes(x, q, head, first, rows, TileScale(most), x.dout_codes + block * a.e * kTileTokens);
+      put_codes(x, q, head, first, rows, scale, x.dout_codes + block * a.e * kTileTokens);
   }
 }
 
@@ -106,12 +106,12 @@ QuantGradientSlots::QuantGradientSlots(Layout& layout, const QuantBackward& b, b
   const Attend& a = b.call.forward;
   blocks = entries(a.sequences.query_start, a.s, a.sequences.count, kTileTokens);
   stats = layout.add<float2>(a.b, a.h, a.s);
-  dout_most = layout.add<float>(a.b, a.h, blocks);
+  dout_scale = layout.add<TileScale>(a.b, a.h, blocks);
   dout_codes = layout.add<int8_t>(codes ? a.b * a.h : 0, blocks, a.e * kTileTokens);
 }
 
 QuantGradient QuantGradientSlots::at(void* base, const QuantBackward& b) const {
-  return {b, stats.at(base), dout_most.at(base), dout_codes.at(base), blocks};
+  return {b, stats.at(base), dout_scale.at(base), dout_codes.at(base), blocks};
 }
 
 void quant_backward_rows(Context& ctx, const QuantGradient& x) {

@@ -102,7 +102,7 @@ class QuantSums {
       for (int c = 0; c < 4; ++c) x[r][c] = scale.code(x[r][c]);
     put_p(tiles_, x);
     if constexpr (owner == Owner::dv) {
-      const TileScale dout(call_.x.dout_most[call_.x.block(s_.seq, r_, head, m)]);
+      const TileScale dout = call_.x.dout_scale[call_.x.block(s_.seq, r_, head, m)];
       add(sums, scale.scale * dout.scale, s_.seq.rows - i0, [&](int row, int column) {
         const float4 y = load_four(call_.dout, s_.dout[row], column);
         return make_float4(dout.code(y.x), dout.code(y.y), dout.code(y.z), dout.code(y.w));

@@ -101,8 +101,12 @@ class QuantOwner80 {
       copy_wait<0>();
       __syncthreads();
       if (next.left > 0) {
-        load(next, stage ^ 1);
-        next_values = inner_values(next);
+        if (next.head == inner.head)
+          advance();
+        else
+          place(next);
+        load(stage ^ 1);
+        next_values = inner_values(next.tile);
       }
       copy_commit();
       step(pairs, stage);
@@ -130,8 +134,9 @@ class QuantOwner80 {
       code_lines(Keys ? a.k : a.q, Keys, Keys ? g : head)
           .template copy<Shape::own, D / 2, T>(s_own, own_begin, static_cast<int>(a.d) / 2);
       two.template copy<Shape::own, E, T>(s_own + Codes::bytes, own_begin, static_cast<int>(a.e));
-      load(inner, 0);
-      if (threadIdx.x < Shape::stats) s_stats[threadIdx.x] = inner_values(inner);
+      place(inner);
+      load(0);
+      if (threadIdx.x < Shape::stats) s_stats[threadIdx.x] = inner_values(inner.tile);
       const int64_t tile = own_begin / kTileTokens;
       own_scale = Keys ? x.b.k_scales(q, r, g)[tile * x.b.k_scale.stride[2]]
                        : x.b.q_scales(q, r, head)[tile * x.b.q_scale.stride[2]];
@@ -139,46 +144,56 @@ class QuantOwner80 {
     copy_commit();
     if constexpr (!Keys)
 #pragma unroll
-      for (int half = 0; half < 2; ++half) own_stats[half] = stats_of(head, own_lane + half * 8);
+      for (int half = 0; half < 2; ++half)
+        own_stats[half] = stats_of(x.row(q, head, 0), own_lane + half * 8);
   }
 
-  __device__ __forceinline__ void load(const InnerLoop<Shape>& at, int stage) const {
-    const uint32_t to = s_inner + stage * Shape::stage_bytes;
+  // The cursors at a tile of a head.
+  __device__ __forceinline__ void place(const InnerLoop<Shape>& at) {
     const int d = static_cast<int>(a.d), e = static_cast<int>(a.e);
-    code_lines(Keys ? a.q : a.k, !Keys, Keys ? at.head : g)
-        .template copy<Shape::inner, D / 2, T>(to, at.begin(), d / 2);
+    const Lines one = code_lines(Keys ? a.q : a.k, !Keys, Keys ? at.head : g);
     const Lines two = Keys ? Lines::of_rows(x.b.call.dout, q, at.head) : Lines::of_keys(a.v, q, g);
-    two.template copy<Shape::inner, E, T>(to + Codes::bytes, at.begin(), e);
+    const int first = at.begin();
+    codes.start(one.base + first * one.stride, one.stride, one.count - first, d / 2);
+    halves.start(two.base + first * two.stride, two.stride, two.count - first, e);
     const int8_t* columns = Keys ? x.b.q_column(q, r, at.head) : x.b.k_column(q, r, g);
-    copy_columns<D, T>(to + Shape::own_bytes, columns + at.begin(),
-                       Keys ? x.b.q_columns.stride[2] : x.b.k_columns.stride[2], d);
-    if constexpr (Keys)
-      copy_columns<E, T>(to + Shape::own_bytes + Columns1::bytes,
-                         x.dout_codes + x.block(q, r, at.head, at.tile) * e * kTileTokens,
-                         kTileTokens, e);
+    columns1.start(columns + first, Keys ? x.b.q_columns.stride[2] : x.b.k_columns.stride[2], d);
+    if constexpr (Keys) {
+      const int64_t block = x.block(q, r, at.head, 0);
+      columns2.start(x.dout_codes + (block + at.tile) * e * kTileTokens, kTileTokens, e);
+      stats = x.row(q, at.head, 0), dout_scales = x.dout_scale + block;
+    }
+    scales = Keys ? x.b.q_scales(q, r, at.head) : x.b.k_scales(q, r, g);
+  }
+  __device__ __forceinline__ void advance() {
+    codes.advance(), halves.advance(), columns1.advance(kTileTokens);
+    if constexpr (Keys) columns2.advance(a.e * kTileTokens);
+  }
+  // The cursors' tile.
+  __device__ __forceinline__ void load(int stage) const {
+    const uint32_t to = s_inner + stage * Shape::stage_bytes;
+    codes.copy(to), halves.copy(to + Codes::bytes), columns1.copy(to + Shape::own_bytes);
+    if constexpr (Keys) columns2.copy(to + Shape::own_bytes + Columns1::bytes);
   }
 
   // A row that is not there has p = 0 for every key.
-  __device__ float2 stats_of(int64_t h, int i) const {
-    return i < q.rows ? *x.row(q, h, i) : make_float2(-kNegativeInfinity, 0.f);
+  __device__ __forceinline__ float2 stats_of(const float2* of_head, int i) const {
+    return i < q.rows ? of_head[i] : make_float2(-kNegativeInfinity, 0.f);
   }
   // The thread's of a stage's stats: of a row, or the tile's scales.
-  __device__ __forceinline__ float2 inner_values(const InnerLoop<Shape>& at) const {
+  __device__ __forceinline__ float2 inner_values(int tile) const {
     const int i = threadIdx.x;
-    if (i < Shape::inner) return Keys ? stats_of(at.head, at.begin() + i) : float2{};
+    if (i < Shape::inner) return Keys ? stats_of(stats, tile * Shape::inner + i) : float2{};
     if (i > Shape::inner) return {};
-    if constexpr (Keys)
-      return {x.b.q_scales(q, r, at.head)[at.tile * x.b.q_scale.stride[2]],
-              TileScale(x.dout_most[x.block(q, r, at.head, at.tile)]).scale};
-    else
-      return {x.b.k_scales(q, r, g)[at.tile * x.b.k_scale.stride[2]], 0.f};
+    return {scales[tile * (Keys ? x.b.q_scale : x.b.k_scale).stride[2]],
+            Keys ? dout_scales[tile].scale : 0.f};
   }
 
   // The products of a tile, which is in `stage`.
   __device__ __forceinline__ void step(const PlainPairs& pairs, int stage) {
     const uint32_t at = s_inner + stage * Shape::stage_bytes;
-    const float2* stats = s_stats + stage * Shape::stats;
-    const float inner_scale = stats[Shape::inner].x, dout_scale = stats[Shape::inner].y;
+    const float2* now = s_stats + stage * Shape::stats;
+    const float inner_scale = now[Shape::inner].x, dout_scale = now[Shape::inner].y;
     float p[N][4], ds[1][N][4] = {};
     {
       int32_t sums[1][N][4] = {};
@@ -198,33 +213,34 @@ class QuantOwner80 {
     const bool full = Keys ? pairs.full(begin, begin + Shape::inner, own_begin, own_end)
                            : pairs.full(own_begin, own_end, begin, begin + Shape::inner);
     const float to_log2 = pairs.factor * (own_scale * inner_scale);
-    put_most(full ? weigh<true>(p, ds[0], pairs, stats, to_log2)
-                  : weigh<false>(p, ds[0], pairs, stats, to_log2));
+    put_most(full ? weigh<true>(p, ds[0], pairs, now, to_log2)
+                  : weigh<false>(p, ds[0], pairs, now, to_log2));
     __syncthreads();
     float2 most = s_most[0];
 #pragma unroll
     for (int i = 1; i < Warps; ++i)
       most = {max_or_nan(most.x, s_most[i].x), max_or_nan(most.y, s_most[i].y)};
 
-    uint32_t codes[1][2][4];
+    uint32_t operand[1][2][4];
     if constexpr (Keys) {
       const TileScale scale(most.x);
       const float factor = scale.scale * dout_scale;
-      code_operand(codes[0], p, scale.factor);
-      code_columns(sum2, codes, at + Shape::own_bytes + Columns1::bytes + Columns2::lane_at(lane),
+      code_operand(operand[0], p, scale.factor);
+      code_columns(sum2, operand, at + Shape::own_bytes + Columns1::bytes + Columns2::lane_at(lane),
                    {{factor, factor}});
     }
     const TileScale scale(most.y);
     const float factor = scale.scale * inner_scale * (Keys ? a.score.scale : 1.f);
-    code_operand(codes[0], ds[0], scale.factor);
-    code_columns(sum1, codes, at + Shape::own_bytes + Columns1::lane_at(lane), {{factor, factor}});
+    code_operand(operand[0], ds[0], scale.factor);
+    code_columns(sum1, operand, at + Shape::own_bytes + Columns1::lane_at(lane),
+                 {{factor, factor}});
   }
 
   // Products become p and ds, 0 where the row does not see the key; returns their largest
   // magnitudes.  Full: every row sees every key.
   template <bool Full>
   __device__ __forceinline__ float2 weigh(float (&p)[N][4], float (&ds)[N][4],
-                                          const PlainPairs& pairs, const float2* stats,
+                                          const PlainPairs& pairs, const float2* of_inner,
                                           float factor) const {
     float2 most = {0.f, 0.f};
 #pragma unroll
@@ -233,7 +249,7 @@ class QuantOwner80 {
       for (int c = 0; c < 2; ++c) {
         const int column = j * 8 + lane % 4 * 2 + c;
         float2 inner_stats{};
-        if constexpr (Keys) inner_stats = stats[column];
+        if constexpr (Keys) inner_stats = of_inner[column];
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           const float2 at = Keys ? inner_stats : own_stats[half];
@@ -286,6 +302,15 @@ class QuantOwner80 {
   float2 (&s_most)[Warps];  // of each warp: the largest p and ds
   InnerLoop<Shape> inner;
   float own_scale = 0.f;
+
+  // Of the tile that is copied next: operands of the inner loop.
+  RowCursor<Shape::inner, D / 2, T> codes;
+  RowCursor<Shape::inner, E, T> halves;
+  ColumnCursor<D, T> columns1;
+  ColumnCursor<E, T> columns2;
+  const float2* stats = nullptr;  // of its head
+  const float* scales = nullptr;
+  const TileScale* dout_scales = nullptr;
 
   float (&sum1)[1][D / 8][4], (&sum2)[1][Keys ? E / 8 : 1][4];
   float2 (&own_stats)[2];
