@@ -23,7 +23,7 @@ __device__ __forceinline__ void mma_codes(int32_t (&d)[4], const uint32_t (&a)[4
 // sums[M][N] += A B' over Depth codes, A: M * 16 rows of a tile of codes, B: N * 8 rows of another.
 // `a` and `b` are the lane's outer and inner addresses of the first 16 rows.
 template <int M, int N, int Depth, class TileA, class TileB>
-__device__ __forceinline__ void code_rows(int32_t (&sums)[M][N][4], uint32_t a, uint32_t b) {
+__device__ __forceinline__ void code_product(int32_t (&sums)[M][N][4], uint32_t a, uint32_t b) {
 #pragma unroll
   for (int k = 0; k < Depth / 32; ++k) {
     uint32_t ra[M][4];
@@ -45,7 +45,7 @@ __device__ __forceinline__ void code_rows(int32_t (&sums)[M][N][4], uint32_t a, 
 // Codes of 64 tokens by column, in v_perm16's order: rows of 64 bytes in four chunks, permuted so
 // that eight rows of one chunk touch all banks once.
 template <int Columns>
-struct CodeColumns {
+struct TokenColumns {
   static constexpr int bytes = Columns * 64;
   __device__ static uint32_t at(int column, int chunk) {
     return column * 64 + (chunk ^ (column / 2 % 4)) * 16;
@@ -103,7 +103,7 @@ struct ColumnCursor {
   }
   __device__ __forceinline__ void advance(int64_t bytes) { at += bytes; }
   __device__ __forceinline__ void copy(uint32_t to) const {
-    to += CodeColumns<Columns>::at(threadIdx.x / 4, threadIdx.x % 4);
+    to += TokenColumns<Columns>::at(threadIdx.x / 4, threadIdx.x % 4);
     const int8_t* from = at;
 #pragma unroll
     for (int i = 0; i < Columns / kStep; ++i, from += step)
@@ -114,8 +114,9 @@ struct ColumnCursor {
 // sums[M][N] += factor A B: A M * 16 rows x 64 tokens of codes in registers, B N * 8 columns at
 // `b`, the lane's address of the first eight.  factor: of rows g and g + 8.
 template <int M, int N>
-__device__ __forceinline__ void code_columns(float (&sums)[M][N][4], const uint32_t (&a)[M][2][4],
-                                             uint32_t b, const float (&factor)[M][2]) {
+__device__ __forceinline__ void add_code_product(float (&sums)[M][N][4],
+                                                 const uint32_t (&a)[M][2][4], uint32_t b,
+                                                 const float (&factor)[M][2]) {
 #pragma unroll
   for (int j = 0; j < N; ++j) {
     uint32_t rb[4];

@@ -26,7 +26,7 @@ struct IntegerShape {
   static constexpr int M = 2, N = kTileKeys / 8, BM = Warps * M * 16;
   using TileQ = Swizzled<BM, D / 2>;  // pairs of codes
   using TileK = Swizzled<kTileKeys, D / 2>;
-  using TileV = CodeColumns<D>;
+  using TileV = TokenColumns<D>;
   static constexpr int stage_bytes = TileK::bytes + TileV::bytes;
   static constexpr int shared_bytes = TileQ::bytes + 2 * stage_bytes;
 };
@@ -191,7 +191,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
     float x[M][N][4];
     {
       int32_t sums[M][N][4] = {};
-      code_rows<M, N, D, TileQ, TileK>(sums, q_lane, k_lane + stage * Shape::stage_bytes);
+      code_product<M, N, D, TileQ, TileK>(sums, q_lane, k_lane + stage * Shape::stage_bytes);
       const float factor = a.score.scale * kLog2E * (q_scale * k_scale);
 #pragma unroll
       for (int i = 0; i < M; ++i)
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
 #pragma unroll
       for (float& of : factor[i]) of = of == 0.f ? 0.f : of * (v_scale / 127.f);
     }
-    code_columns(o, p, v_lane + stage * Shape::stage_bytes, factor);
+    add_code_product(o, p, v_lane + stage * Shape::stage_bytes, factor);
   }
 
   if (!active) return;

@@ -35,8 +35,8 @@ struct QuantShape80 {
   static constexpr bool keys_own = C.owner != Owner::dq;
   using Codes = Swizzled<own, D / 2>;  // q^, k^
   using Halves = Swizzled<own, E>;     // dout, v
-  using Columns1 = CodeColumns<D>;     // q^', k^'
-  using Columns2 = CodeColumns<E>;     // dout^'
+  using Columns1 = TokenColumns<D>;    // q^', k^'
+  using Columns2 = TokenColumns<E>;    // dout^'
   static constexpr int own_bytes = Codes::bytes + Halves::bytes;
   static constexpr int stage_bytes = own_bytes + Columns1::bytes + (keys_own ? Columns2::bytes : 0);
   static constexpr int stats = inner + 1;  // the last: the scales
@@ -197,7 +197,7 @@ class QuantOwner80 {
     float p[N][4], ds[1][N][4] = {};
     {
       int32_t sums[1][N][4] = {};
-      code_rows<1, N, D, Codes, Codes>(
+      code_product<1, N, D, Codes, Codes>(
           sums, s_own + Codes::at(own_row + outer_row(lane), outer_chunk(lane)),
           at + Codes::at(inner_row(lane), inner_chunk(lane)));
 #pragma unroll
@@ -226,14 +226,15 @@ class QuantOwner80 {
       const TileScale scale(most.x);
       const float factor = scale.scale * dout_scale;
       code_operand(operand[0], p, scale.factor);
-      code_columns(sum2, operand, at + Shape::own_bytes + Columns1::bytes + Columns2::lane_at(lane),
-                   {{factor, factor}});
+      add_code_product(sum2, operand,
+                       at + Shape::own_bytes + Columns1::bytes + Columns2::lane_at(lane),
+                       {{factor, factor}});
     }
     const TileScale scale(most.y);
     const float factor = scale.scale * inner_scale * (Keys ? a.score.scale : 1.f);
     code_operand(operand[0], ds[0], scale.factor);
-    code_columns(sum1, operand, at + Shape::own_bytes + Columns1::lane_at(lane),
-                 {{factor, factor}});
+    add_code_product(sum1, operand, at + Shape::own_bytes + Columns1::lane_at(lane),
+                     {{factor, factor}});
   }
 
   // Products become p and ds, 0 where the row does not see the key; returns their largest
