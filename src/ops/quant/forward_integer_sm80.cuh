@@ -41,8 +41,9 @@ struct IntegerSoftmax {
 #pragma unroll
     for (int i = 0; i < M; ++i) top[i][0] = top[i][1] = kNegativeInfinity, l[i][0] = l[i][1] = 0.f;
   }
-  // Scores become p / a; alpha: what o is scaled by.  True: some row of the warp's is to be.
-  __device__ __forceinline__ bool step(float (&x)[M][N][4], float (&alpha)[M][2],
+  // Products, whose scores are `factor` times as large, become p / a; alpha: what o is scaled by.
+  // True: some row of the warp's is to be.
+  __device__ __forceinline__ bool step(float (&x)[M][N][4], float factor, float (&alpha)[M][2],
                                        float (&a)[M][2]) {
     bool moved = false;
 #pragma unroll
@@ -54,6 +55,7 @@ struct IntegerSoftmax {
         for (int j = 0; j < N; ++j)
           most = fmaxf(most, fmaxf(x[i][j][2 * half], x[i][j][2 * half + 1]));
         most = quad_max(most);
+        if (most != kNegativeInfinity) most = __fmul_rn(most, factor);
         const float now = fmaxf(top[i][half], most);
         const bool none = most == kNegativeInfinity;
         moved |= now > top[i][half];
@@ -65,11 +67,11 @@ struct IntegerSoftmax {
         for (int j = 0; j < N; ++j)
 #pragma unroll
           for (int c = 2 * half; c < 2 * half + 2; ++c) {
-            x[i][j][c] = exp2_fast(x[i][j][c] - base);
+            x[i][j][c] = exp2_fast(fmaf(x[i][j][c], factor, -base));
             sum += x[i][j][c];
           }
-        // Without a key of its own a row has a of 0; its sum is 0 too, or NaN of a NaN score.
-        l[i][half] = fmaf(l[i][half], alpha[i][half], none ? sum : a[i][half] * sum);
+        // Hidden keys of a scale that is NaN are no numbers either.
+        l[i][half] = fmaf(l[i][half], alpha[i][half], none ? 0.f : a[i][half] * sum);
         top[i][half] = now;
       }
     return __any_sync(~0u, moved);
@@ -188,21 +190,23 @@ __global__ void __launch_bounds__(Shape::threads, Shape::Blocks)
     if (it + 1 < count) load(stage ^ 1);
     copy_commit();
     if (!active) continue;
+    // Hidden keys have -inf times it, so it is not 0.
+    const float product = a.score.scale * kLog2E * (q_scale * k_scale);
+    const float to_log2 = product == 0.f ? 0x1p-126f : product;
     float x[M][N][4];
     {
       int32_t sums[M][N][4] = {};
       code_product<M, N, D, TileQ, TileK>(sums, q_lane, k_lane + stage * Shape::stage_bytes);
-      const float factor = a.score.scale * kLog2E * (q_scale * k_scale);
 #pragma unroll
       for (int i = 0; i < M; ++i)
 #pragma unroll
         for (int j = 0; j < N; ++j)
 #pragma unroll
-          for (int c = 0; c < 4; ++c) x[i][j][c] = static_cast<float>(sums[i][j][c]) * factor;
+          for (int c = 0; c < 4; ++c) x[i][j][c] = static_cast<float>(sums[i][j][c]);
     }
     if (!mask.full(n)) mask.apply(x, n * kTileKeys, row);
     float alpha[M][2], factor[M][2];
-    if (state.step(x, alpha, factor)) OnlineSoftmax<M>::rescale_o(o, alpha);
+    if (state.step(x, to_log2, alpha, factor)) OnlineSoftmax<M>::rescale_o(o, alpha);
     uint32_t p[M][2][4];
 #pragma unroll
     for (int i = 0; i < M; ++i) {
