@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FP8 attention."""
+"""Attention of 8 bits, and SageBwd's gradient."""
 
 import dataclasses
 
 import fovea
+import fovea.experimental
 import torch
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 
@@ -113,6 +114,58 @@ class Quant(Prefill):
         return product
 
 
+@dataclasses.dataclass(frozen=True)
+class Training(Prefill):
+    """SageBwd beside our own bf16: the gradient alone, or with `both` the forward too."""
+
+    b: int
+    h: int
+    n: int
+    d: int
+    causal: bool = False
+    both: bool = False
+    backward = True
+    family = "x_quant"
+    peer = "fovea bf16"
+    limit = 0  # the peer does not round
+
+    def words(self):
+        yield from super().words()
+        yield "sagebwd"
+        yield "both" if self.both else None
+
+    @property
+    def products(self):
+        return 2, 7 if self.both else 5
+
+    @property
+    def bytes(self):
+        return 4 * self.b * self.n * self.h * self.d * self.itemsize
+
+    def setup(self, ctx, device, seed):
+        normal = self.draw(device, seed)
+        *inputs, dout = turned(*(normal(self.b, self.h, self.n, self.d) for _ in range(4)))
+        codes, mask = fovea.recipe("sagebwd"), {"causal": self.causal}
+
+        def attend(call, gradient, **fields):
+            saved = call()
+
+            def run():
+                gradient(ctx, *inputs, *(call() if self.both else saved), dout, **mask, **fields)
+                return []
+
+            return run
+
+        return attend(
+            lambda: codes(ctx, *inputs, lse=True, **mask),
+            fovea.experimental.quant_backward,
+            k_smooth=fovea.Smooth.SEQUENCE,
+        ), attend(
+            lambda: fovea.attention_forward(ctx, *inputs, lse=True, **mask),
+            fovea.attention_backward,
+        )
+
+
 def host():
     yield Quant(1, 8, 1024, 64)
 
@@ -126,3 +179,6 @@ def cuda():
             yield Quant(b, 16, n, 128, quantising=x, product=True, sage=True)
     for h, d in ((32, 64), (8, 256)):
         yield Quant(4, h, 4096, d)
+    for h, d in ((32, 64), (16, 128)):
+        yield from (Training(1, h, 16384, d, True, both) for both in (False, True))
+    yield Training(1, 16, 16384, 128)

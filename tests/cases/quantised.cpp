@@ -43,6 +43,25 @@ const char* const kFormats[] = {
     "code=3 v_code=3 q_group=6 k_group=6 v_group=8 k_smooth=1 q_smooth=2 p_format=5 accumulate=1",
     "code=1 v_code=1 q_block=64 k_block=64 v_block=64 k_smooth=1 p_format=3 accumulate=1"};
 
+// Every row of quant/forward_integer.inc, lengths off its tiles.
+void add_integers(Table& all) {
+  for (const std::string type : {"f16", "bf16"})
+    for (const std::string width : {"64", "128"}) {
+      const std::string quantise = "quant_quantize.cuda.tile." + type + ".d" + width + "+";
+      const std::string kernel =
+          quantise + quantise + quantise + "quant_forward.cuda.sm80_i8.d" + width;
+      const std::string of =
+          " code=1 v_code=1 q_block=64 k_block=64 v_block=64 p_format=3"
+          " accumulate=1 q:" +
+          type + " d=" + width + " e=" + width;
+      all.kernel("integers",
+                 {"b=2 s=70 t=140 h=4 g=2 causal=1 lse k_smooth=1 sink_logit" + of,
+                  "b=1 s=150 t=300 query_start key_start h=2 g=1 k_smooth=1" + of,
+                  "b=1 s=130 t=257 h=2 g=2 window_left=40 window_right=9 o:f32 lse" + of},
+                 kernel.c_str());
+    }
+}
+
 std::vector<harness::Case> cases_of() {
   Table all = table();
   std::vector<std::string> formats(std::begin(kFormats), std::end(kFormats));
@@ -61,6 +80,7 @@ std::vector<harness::Case> cases_of() {
             " k_block=64 k_smooth=1"},
            true);
   all.each("edge", {"s=0 t=5 q:f16", "s=3 t=0 q:f16 lse", "h=0 g=1 s=2 t=2 q:f16"});
+  add_integers(all);
   return all.cases();
 }
 
@@ -76,6 +96,33 @@ Table gradient_table() {
     if (made.has("query_start")) made.letters["r+1"] = 4;
   });
   return all;
+}
+
+// Every row of quantised/backward.inc for tensor cores, lengths off its tiles.
+void add_tensor_cores(Table& all) {
+  const auto add = [&](const std::string& words, const std::string& part, const char* width) {
+    const std::string of = " q:" + part.substr(0, part.find('.')),
+                      quantise = "quant_quantize.cuda." +
+                                 (part.find(".d") < part.size() ? "tile." + part : "any." + part);
+    const std::string kernel =
+        quantise + "+" + quantise + "+x_quant_backward.cuda.sm80." + of.substr(3) + ".d" + width;
+    all.kernel("tensor_cores", {words + of}, kernel.c_str());
+  };
+  for (const std::string type : {"f16", "bf16"}) {
+    for (const char* width : {"64", "128"}) {
+      const std::string d = width, wide = " d=" + d + " e=" + d;
+      const std::string part = type + ".d" + d;
+      add("b=2 s=70 t=140 h=4 g=2 causal=1 dq dk dv k_smooth=1" + wide, part, width);
+      add("b=1 s=150 t=300 query_start key_start h=2 g=1 dq dk dv" + wide, part, width);
+      add("b=1 s=130 t=257 h=2 g=2 window_left=40 window_right=9 dq dk dv" + wide, part, width);
+    }
+    add("b=1 s=160 t=310 query_start key_start query_max=50 key_max=200 h=3 g=1 d=64 e=40"
+        " causal=1 dq dv k_smooth=1",
+        type + ".d64", "64");
+    add("b=2 s=100 t=30 h=2 g=2 d=64 e=104 causal=1 dk k_smooth=1", type + ".d64", "128");
+    add("b=1 s=65 t=200 h=2 g=1 d=48 e=64 window_left=3 causal=1 dq dk", type, "64");
+    add("b=1 s=64 t=128 h=1 g=1 d=112 e=8 scale=0.2 dv", type, "128");
+  }
 }
 
 std::vector<harness::Case> gradients() {
@@ -102,6 +149,7 @@ std::vector<harness::Case> gradients() {
                     "b=1 s=20 t=70 h=1 g=1 d=512 e=576 q:f16 dq dk dv"});
   all.each("edge", {"s=0 t=5 q:f16 dq dk dv", "s=3 t=0 q:f16 dq dk dv k_smooth=1",
                     "h=0 g=1 s=2 t=2 q:f16 dq dk dv", "s=3 t=5"});
+  add_tensor_cores(all);
   return all.cases();
 }
 

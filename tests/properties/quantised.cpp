@@ -144,8 +144,8 @@ Exact exact_gradients(const Values& q, const Values& k, const Values& v, const V
 }
 
 // Errors of dq, dk and dv of the method, its own forward before.
-std::array<Error, 3> gradients(Kind kind, bool causal) {
-  Room room(FOVEA_HOST, FOVEA_F16);
+std::array<Error, 3> gradients(fovea_backend backend, Kind kind, bool causal) {
+  Room room(backend, FOVEA_F16);
   const Values q = drawn(kind, 0, 11), k = drawn(kind, 1, 12), v = drawn(kind, 2, 13);
   const Values dout = drawn(Kind::d1, 3, 14);
   auto p = params<fovea_x_quantised_forward_params>();
@@ -175,25 +175,27 @@ TEST(quantised, gradients_are_as_close_to_exact_ones_as_the_paper_says) {
     double dq, dk, dv;
   } limits[] = {
       {Kind::d1, 7e-2, 7e-2, 6e-2}, {Kind::d2, 8e-2, 8e-2, 7e-2}, {Kind::d3, 0.14, 0.17, 0.15}};
-  for (const auto& limit : limits)
-    for (const bool causal : {false, true}) {
-      SCOPED_TRACE(std::to_string(static_cast<int>(limit.kind)) + (causal ? " causal" : " full"));
-      const auto [dq, dk, dv] = gradients(limit.kind, causal);
-      EXPECT_LT(dq.relative, limit.dq);
-      EXPECT_LT(dk.relative, limit.dk);
-      EXPECT_LT(dv.relative, limit.dv);
-      if (limit.kind != Kind::d1) continue;
-      for (const Error& error : {dq, dk, dv}) EXPECT_GT(error.cosine, 0.997);
-      // 16 bits would be ten times as close.
-      for (const Error& error : {dq, dk, dv}) EXPECT_GT(error.relative, 5e-3);
-    }
+  for (const fovea_backend backend : harness::backends())
+    for (const auto& limit : limits)
+      for (const bool causal : {false, true}) {
+        SCOPED_TRACE(harness::name_of(backend) + std::string(causal ? ", causal " : ", full ") +
+                     std::to_string(static_cast<int>(limit.kind)));
+        const auto [dq, dk, dv] = gradients(backend, limit.kind, causal);
+        EXPECT_LT(dq.relative, limit.dq);
+        EXPECT_LT(dk.relative, limit.dk);
+        EXPECT_LT(dv.relative, limit.dv);
+        if (limit.kind != Kind::d1) continue;
+        for (const Error& error : {dq, dk, dv}) EXPECT_GT(error.cosine, 0.997);
+        // 16 bits would be ten times as close.
+        for (const Error& error : {dq, dk, dv}) EXPECT_GT(error.relative, 5e-3);
+      }
 }
 
 // Weights and their gradients have a scale for each 64 rows and 64 keys, dout one for each 64 rows:
 // a number below 1/254 of the largest beside it is 0.
-TEST(quantised, gradients_have_scales_of_64_rows) {
+void scales_of_64_rows(fovea_backend backend) {
   constexpr int64_t kAll = 128;
-  Room room(FOVEA_HOST, FOVEA_F32);
+  Room room(backend, FOVEA_F32);
   auto p = params<fovea_x_quant_backward_params>();
   const auto rows = [&](const Values& x) { return room.fill({1, kAll, 1, 1}, FOVEA_F32, x); };
   const double far = std::log(300.0), lse = std::log(1 + 1 / 300.0);
@@ -218,11 +220,15 @@ TEST(quantised, gradients_have_scales_of_64_rows) {
   EXPECT_EQ(dv[1], 0);
 }
 
+TEST(quantised, gradients_have_scales_of_64_rows) {
+  for (const fovea_backend backend : harness::backends()) scales_of_64_rows(backend);
+}
+
 // No scale of p, ds or dout has a floor: gradients of a loss's mean over many tokens are tiny.
-TEST(quantised, tiny_gradients_have_the_codes_of_large_ones) {
+void tiny_as_large(fovea_backend backend) {
   constexpr int64_t kFew = 70, kColumns = 16;
   constexpr double kTiny = 0x1p-40;
-  Room room(FOVEA_HOST, FOVEA_F32);
+  Room room(backend, FOVEA_F32);
   auto p = params<fovea_x_quant_backward_params>();
   uint64_t seed = 0;
   const auto rows = [&](double factor) {
@@ -248,6 +254,10 @@ TEST(quantised, tiny_gradients_have_the_codes_of_large_ones) {
       EXPECT_NE(found[0][of][i], 0) << of << " " << i;
       EXPECT_EQ(found[1][of][i], kTiny * found[0][of][i]) << of << " " << i;
     }
+}
+
+TEST(quantised, tiny_gradients_have_the_codes_of_large_ones) {
+  for (const fovea_backend backend : harness::backends()) tiny_as_large(backend);
 }
 
 }  // namespace

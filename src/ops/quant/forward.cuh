@@ -34,6 +34,22 @@ struct QuantConfig90 {
 template <QuantConfig90 C>
 QuantInstance90 quant_sm90_instance();
 
+// A row of forward_integer.inc, for mma.sync.
+struct QuantConfig80 {
+  int dtype, d;
+  int blocks;  // a multiprocessor should hold
+};
+
+struct QuantInstance80 {
+  int32_t width, rows;  // of a block
+  int32_t shared_bytes;
+  void (*launch)(Context&, const QuantAttend&);
+};
+
+// Explicitly instantiated, one file for each width.
+template <QuantConfig80 C>
+QuantInstance80 quant_sm80_instance();
+
 // In f32 FMA: o of at most 64 Chunks columns.
 template <int Chunks>
 void quant_simt(Context& ctx, const QuantAttend& a);

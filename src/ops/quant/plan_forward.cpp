@@ -241,7 +241,8 @@ QuantAttend resolve(const fovea_quant_forward_params& p) {
 
 Plan plan(const Context& ctx, const fovea_quant_forward_params& params) {
   return choose(kForward, ctx, resolve(params), quant_forward_host,
-                FOVEA_CUDA_KERNELS(quant_forward_sm90, quant_forward_sm90_i8, quant_forward_simt));
+                FOVEA_CUDA_KERNELS(quant_forward_sm90, quant_forward_sm90_i8, quant_forward_sm80_i8,
+                                   quant_forward_simt));
 }
 
 }  // namespace fovea

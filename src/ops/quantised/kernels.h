@@ -11,9 +11,11 @@ namespace fovea {
 constexpr int64_t kTileTokens = 64;  // rows of a tile, its keys, and tokens that share a scale
 
 struct QuantBackward {
-  AttendBackward call;       // forward.q and forward.k: codes of i8
-  View<3> q_scale, k_scale;  // of blocks of 64 tokens
-  View<4> q_plain, k_mean;   // both, or none: k is not smoothed
+  AttendBackward call;           // forward.q and forward.k: codes of i8
+  View<3> q_scale, k_scale;      // of blocks of 64 tokens
+  View<4> q_plain, k_mean;       // both, or none: k is not smoothed
+  View<4> q_columns, k_columns;  // (b, h, d, padded): codes transposed, in v_perm16's order; or
+                                 // none: the kernel reads none
 
   // Where the scales of sequence r begin, of its blocks in order.
   FOVEA_HD const float* q_scales(const Sequence& q, int64_t r, int64_t head) const {
@@ -26,8 +28,21 @@ struct QuantBackward {
         q.key_batch, g,
         first_entry(call.forward.sequences.key_start, call.forward.t, r, kTileTokens));
   }
+  // Where transposed codes of sequence r begin, of column 0.
+  FOVEA_HD const int8_t* q_column(const Sequence& q, int64_t r, int64_t head) const {
+    return column(q_columns, q.batch, head, call.forward.sequences.query_start, call.forward.s, r);
+  }
+  FOVEA_HD const int8_t* k_column(const Sequence& q, int64_t r, int64_t g) const {
+    return column(k_columns, q.key_batch, g, call.forward.sequences.key_start, call.forward.t, r);
+  }
   FOVEA_HD const float* mean_of(const Sequence& q, int64_t r, int64_t g) const {
     return k_mean.at(q.key_batch, g, call.forward.sequences.key_start ? r : 0);
+  }
+
+ private:
+  FOVEA_HD static const int8_t* column(const View<4>& x, int64_t batch, int64_t head,
+                                       const IntVector& start, int64_t tokens, int64_t r) {
+    return x.at<int8_t>(batch, head, 0, first_entry(start, tokens, r, kCodeRun) * kCodeRun);
   }
 };
 
@@ -37,14 +52,15 @@ FOVEA_HD float larger(float most, float x) {
   return y > most || y != y ? y : most;
 }
 
-// Codes of i8 of numbers whose largest magnitude is `most`.
+// Codes of i8 of numbers whose largest magnitude is `most`.  Of an infinity or NaN the scale is
+// NaN: it is in every product.
 struct TileScale {
   float scale = 0, factor = 0;  // factor 0: every code is 0
   TileScale() = default;
   FOVEA_HD explicit TileScale(float most) {
     const bool finite = most - most == 0, some = finite && most >= 0x1p-100f;
     factor = some ? 127 / most : 0;
-    scale = some ? most / 127 : finite ? 0 : most;
+    scale = some ? most / 127 : finite ? 0 : most - most;
   }
   // Adding 1.5 * 2^23 rounds to an integer.
   FOVEA_HD float code(float x) const {
@@ -54,5 +70,10 @@ struct TileScale {
 };
 
 extern const Kernel<QuantBackward> x_quant_backward_host;
+
+// CUDA builds only.  sm80: mma.sync over codes, with columns; simt: anything valid.
+extern const Kernel<QuantBackward> x_quant_backward_sm80, x_quant_backward_simt;
+// Whether sm80 will take the call, of which codes are not made yet: it wants columns.
+bool x_quant_backward_takes_columns(const Context& ctx, const QuantBackward& b);
 
 }  // namespace fovea

@@ -2,6 +2,7 @@
 """quantised_attention is the method of its name, compiles, packs, and refuses in sentences."""
 
 import fovea
+import fovea.experimental
 import fovea.torch
 import pytest
 import torch
@@ -40,6 +41,42 @@ def test_it_is_the_method(name, device):
     )
     assert 0 < (o.float() - exact).norm() / exact.norm() < LIMITS[name]
     assert (lse - exact_lse).abs().mean() < 0.2
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_sagebwd_trains(packed, device):
+    """Its gradient is x_quant_backward of its own o and lse, and near that of exact attention."""
+    q, k, v = (x[:1] for x in operands(device))
+    starts, more = {}, {"causal": True, "window_left": 90}
+    if packed:
+        starts = {f"{n}_start": torch.tensor([0, *ends], dtype=torch.int32, device=device)
+                  for n, ends in (("query", (20, 70)), ("key", (30, 150)))}  # fmt: skip
+    parts = [x[0] if packed else x for x in (q, k, v)]
+    leaves = [x.clone().requires_grad_() for x in parts]
+    o, lse = fovea.torch.quantised_attention(
+        *leaves, "sagebwd", return_lse=True, query_max=50 * packed, key_max=120 * packed, **starts,
+        **more,
+    )  # fmt: skip
+    dout = torch.randn(o.shape, generator=torch.Generator().manual_seed(4)).to(o)
+    got = torch.autograd.grad(o, leaves, dout)
+    made = fovea.recipe("sagebwd")(q, k, v, lse=True, **starts, **more)
+    wanted = fovea.experimental.quant_backward(
+        q, k, v, *made, dout[None] if packed else dout, k_smooth=fovea.Smooth.SEQUENCE, **starts, **more
+    )
+    assert all(torch.equal(x, y.view_as(x)) for x, y in zip(got, wanted))
+    assert torch.equal(lse, made[1].view_as(lse))
+    if not packed:
+        exact = [x.double().transpose(1, 2).requires_grad_() for x in (q, k, v)]
+        away = torch.arange(70)[:, None] + 80 - torch.arange(150)
+        seen = ((away >= 0) & (away < 90)).to(device)
+        y = torch.nn.functional.scaled_dot_product_attention(
+            *exact, attn_mask=seen, enable_gqa=True
+        )
+        for x, y in zip(got, torch.autograd.grad(y, exact, dout.double().transpose(1, 2))):
+            assert 0 < (x.double() - y.transpose(1, 2)).norm() / y.norm() < 5e-2
+    for other in ({"softcap": 2.0}, {"hadamard": True}):
+        with pytest.raises(fovea.InvalidArgument, match="quantised_attention: q requires grad, but"):
+            fovea.torch.quantised_attention(*leaves, "sagebwd", **other)
 
 
 @pytest.mark.parametrize("short", SHORT)

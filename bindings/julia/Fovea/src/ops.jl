@@ -877,14 +877,15 @@ of v: block, channel, and `micro16_t`, `micro32_t` of `v_t`.
 Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
 CUDA.  Tensor cores ask for more:
 
-      sm_90            v_t e4m3 in v_perm16; no softcap; d a multiple of 16 and e of 8, up to 256;
-                       rows of q, k, v_t, o contiguous and 16-byte aligned
-        q, k e4m3      p_format e4m3_256, groups block of 0, 64 or 128 tokens, v_group block; no
-                       k_mean, delta or v_mean
-        q, k i8        p_format e4m3_448, q_scale and k_scale; q_group block or thread_q, q_block 0
+      all              v_t in v_perm16; no softcap, delta or v_mean; d a multiple of 16 and e of 8,
+                       up to 256; rows of q, k, v_t, o contiguous and 16-byte aligned
+      sm_90, e4m3      p_format e4m3_256, groups block of 0, 64 or 128 tokens, v_group block; no
+                       k_mean
+      sm_90, i8, e4m3  p_format e4m3_448, q_scale and k_scale; q_group block or thread_q, q_block 0
                        or a power of two; k_group block or thread_k, k_block 0 or a power of two
-                       from 64 on; v_group block (v_block = 0) or channel; no delta or v_mean; rows
-                       of k_mean and q_plain contiguous and 16-byte aligned
+                       from 64 on; v_group block (v_block = 0) or channel; rows of k_mean and
+                       q_plain contiguous and 16-byte aligned
+      sm_80, i8        p_format i8, scales of block, blocks of 0 or multiples of 64; up to 128
 
 Sizes are Julia's, fastest first.
 - `q`: (d, h, s, b) e4m3 i8 u8: u8: pairs of columns, see `code_format`
@@ -4550,9 +4551,9 @@ Each output is optional: absent = not computed.  Every element of an output is w
 no sequence is, and in rows that see no key.  Sums have a fixed order: the same bits every run.
 
 Sequences are full, or packed by \\*`_start`.  SageBwd has neither softcap nor sinks, so there are
-no fields of them.  Limits: d and e are 1 .. 576.  It runs on the host; CUDA answers
-UNSUPPORTED.
-Workspace: codes and scales of q and k, and their mean.
+no fields of them.  Limits: d and e are 1 .. 576.  On CUDA f16 and bf16 of up to 128 columns
+run on tensor cores, other calls in f32.
+Workspace: codes and scales of q and k, and their mean; on CUDA two numbers a row, more codes.
 Source: SageBwd (2505.11594), algorithm 3.
 
 Sizes are Julia's, fastest first.
