@@ -103,7 +103,7 @@ Plan plan(const Context& ctx, const Params& p) {
   const kv::Cache& c = x.cache;
   const bool formed = !c.by_groups() || c.group > kKvHostGroup || x.attend.rope.cos;
   return choose(kOp, ctx, x, formed ? kv_decode_any : kv_decode_host,
-                FOVEA_CUDA_KERNELS(kv_decode_sm80, kv_decode_any));
+                FOVEA_CUDA_KERNELS(kv_decode_sm80, kv_decode_levels_sm80, kv_decode_any));
 }
 
 }  // namespace fovea
