@@ -87,7 +87,20 @@ Text refuses(const Context& ctx, const KvDecode& x) {
   if (a.q.stride[3] != 1 || !aligned(a.q, 4, 2, 3))
     return "q has rows that are not contiguous and aligned";
   if (a.sequences.capacity >= 1 << 30) return "more than 2^30 keys";
+  if (!steps_fit(c.k_code, 4) || !steps_fit(c.v_code, 4 * kTokens))
+    return "pages or groups more than 2^31 bytes apart";
+  for (const View<3>* part : {&c.v_bound, &c.k_norm, &c.v_norm, &c.k_outlier, &c.v_outlier})
+    if (!steps_fit(*part, 4 * kTokens)) return "pages or groups more than 2^31 bytes apart";
   return "";
+}
+
+void set_steps(LevelSplit& f) {
+  const kv::Cache& c = f.cache;
+  f.k_code = step_of(c.k_code, 4, 1), f.v_code = step_of(c.v_code, 4, kTokens);
+  f.k_norm = step_of(c.k_norm, 4, kTokens), f.v_norm = step_of(c.v_norm, 4, kTokens);
+  f.v_bound = step_of(c.v_bound, 4, kTokens);
+  f.k_outlier = step_of(c.k_outlier, 4, kTokens), f.v_outlier = step_of(c.v_outlier, 4, kTokens);
+  f.v_code_rows = f.v_code.tile / static_cast<uint32_t>(f.a.d / 32);
 }
 
 Text offer(const Context& ctx, const KvDecode& x, Plan& plan) {
@@ -98,7 +111,7 @@ Text offer(const Context& ctx, const KvDecode& x, Plan& plan) {
   f.a = a, f.cache = x.cache;
   f.packed = static_cast<int>(a.g ? a.h / a.g : 1);
   f.pool = static_cast<int>(std::min<int64_t>(x.cache.pool, INT_MAX));
-  set_pages(x.cache, kTokens, f.page_tiles, f.page_shift);
+  set_pages(x.cache, kTokens, f.page_tiles, f.page_shift), set_steps(f);
   f.row_tiles = static_cast<int>(
       std::max<int64_t>(ceil_div(a.sequences.query_max * f.packed, int64_t{kRows}), 1));
   const Instance* found = nullptr;

@@ -33,6 +33,8 @@ constexpr float kLarge = 16384;  // of a value over its range: beyond, f16 is ne
 struct LevelSplit {
   Attend a;
   kv::Cache cache;
+  Step k_code, v_code, k_norm, v_norm, v_bound, k_outlier, v_outlier;
+  uint32_t v_code_rows;        // bytes from a part of a lane's values to the next
   const uint32_t* turns;       // cos and sin, see turns_kernel; or null
   int packed;                  // query heads of a key head
   int row_tiles, splits;       // of a sequence
@@ -146,7 +148,7 @@ class Levels {
       load_queries<FOVEA_BF16, false>(f.a, tile, f.packed, q_, factor_);
     else
       load_queries<FOVEA_F16, false>(f.a, tile, f.packed, q_, factor_);
-    set_channels(k_power);
+    set_channels(k_power), find_sources();
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       factor_[0][k] = fmaxf(factor_[0][k] * key_.up, kFactorLeast);
@@ -253,28 +255,41 @@ class Levels {
     }
   }
 
+  // Where the lane's part of every first tile is.
+  __device__ void find_sources() {
+    const kv::Cache& c = f_.cache;
+    const int head = tile_.head;
+    keys_ = c.k_code.at<uint32_t>(0, 0, head) + lane_ * Bits;
+    values_ = c.v_code.at<uint32_t>(0, lane_ / kParts, head) + lane_ % kParts * Bits;
+    bounds_ = norms_ ? c.v_norm.at<float>(0, lane_, head) : c.v_bound.at<float>(0, lane_);
+    norms_of_keys_ = c.k_norm.at<float>(0, lane_, head);
+  }
+  template <class T>
+  static __device__ const T* source(const T* base, const Step& step, const Place& at) {
+    return reinterpret_cast<const T*>(
+        reinterpret_cast<const unsigned char*>(base) +
+        static_cast<uint64_t>(static_cast<uint32_t>(at.id)) * step.page +
+        static_cast<uint64_t>(static_cast<uint32_t>(at.block)) * step.tile);
+  }
   __device__ void load_keys(const Place& at) {
-    const uint32_t* from = f_.cache.k_code.at<uint32_t>(at.id, at.block, tile_.head) + lane_ * Bits;
+    const uint32_t* from = source(keys_, f_.k_code, at);
 #pragma unroll
     for (int i = 0; i < kParts; ++i) load_words(from + i * 32 * Bits, k_[i]);
   }
   // Part i is 32 channels of token (32 i + lane) / kParts.
   __device__ void load_values(const Place& at) {
-    const View<4>& v = f_.cache.v_code;
-    const uint32_t* from = v.at<uint32_t>(at.id, at.block * kTokens + lane_ / kParts, tile_.head) +
-                           lane_ % kParts * Bits;
+    const auto* from = reinterpret_cast<const unsigned char*>(source(values_, f_.v_code, at));
 #pragma unroll
-    for (int i = 0; i < kParts; ++i) load_words(from + i * (32 / kParts) * v.stride[1], v_[i]);
+    for (int i = 0; i < kParts; ++i, from += f_.v_code_rows)
+      load_words(reinterpret_cast<const uint32_t*>(from), v_[i]);
   }
   __device__ void load_bound(const Place& at) {
-    const kv::Cache& c = f_.cache;
-    const int64_t slot = at.block * kTokens + lane_;
     if (norms_) {
-      norm_ = __ldg(c.k_norm.at<float>(at.id, slot, tile_.head));
-      range_ = __ldg(c.v_norm.at<float>(at.id, slot, tile_.head)) * v_up_, offset_ = 0;
+      norm_ = __ldg(source(norms_of_keys_, f_.k_norm, at));
+      range_ = __ldg(source(bounds_, f_.v_norm, at)) * v_up_, offset_ = 0;
     } else {
-      offset_ = __ldg(c.v_bound.at<float>(at.id, slot, 0));
-      range_ = __ldg(c.v_bound.at<float>(at.id, slot, 1)) * v_up_;
+      const float* from = source(bounds_, f_.v_bound, at);
+      offset_ = __ldg(from), range_ = __ldg(from + f_.cache.v_bound.stride[2]) * v_up_;
     }
   }
 
@@ -321,9 +336,9 @@ class Levels {
   // Calls of(channel, lacks) for the entries of the lane's token that are of this head: a few of
   // many, so they are found first.
   template <class Of>
-  __device__ void each_outlier(const View<3>& outliers, int64_t count, const Place& at,
-                               const Of& of) const {
-    const uint32_t* from = outliers.at<uint32_t>(at.id, at.block * kTokens + lane_);
+  __device__ void each_outlier(const View<3>& outliers, const Step& step, int64_t count,
+                               const Place& at, const Of& of) const {
+    const uint32_t* from = source(outliers.at<uint32_t>(0, lane_), step, at);
     const auto entry = [&](int n) { return __ldg(from + n); };
     const auto channel = [&](uint32_t one) { return (one & 65535) - tile_.head * Width; };
     for (int first = 0; first < count; first += 32) {
@@ -339,7 +354,7 @@ class Levels {
     }
   }
   __device__ void add_key_outliers(const Place& at) const {
-    each_outlier(f_.cache.k_outlier, f_.cache.k_outliers, at,
+    each_outlier(f_.cache.k_outlier, f_.k_outlier, f_.cache.k_outliers, at,
                  [&](int channel, float lacks) { add(key_at(lane_, channel), lacks * key_.down); });
   }
   __device__ void add_value_outliers(const Place& at, bool active, Token& token) const {
@@ -347,10 +362,11 @@ class Levels {
     const auto is_large = [&](float lacks) { return !(fabsf(lacks * by) <= kLarge); };
     float large = 0;
     if (active)
-      each_outlier(f_.cache.v_outlier, f_.cache.v_outliers, at, [&](int channel, float lacks) {
-        if (!is_large(lacks)) return add(value_at(lane_, channel), lacks * by);
-        large = fmaxf(large, fmaxf(kFactorLeast, fminf(fabsf(lacks), kLarge * 4)));
-      });
+      each_outlier(f_.cache.v_outlier, f_.v_outlier, f_.cache.v_outliers, at,
+                   [&](int channel, float lacks) {
+                     if (!is_large(lacks)) return add(value_at(lane_, channel), lacks * by);
+                     large = fmaxf(large, fmaxf(kFactorLeast, fminf(fabsf(lacks), kLarge * 4)));
+                   });
     if (!__any_sync(~0u, large > 0)) return;
     if (large == 0) return;
     // A range of the token's own, which its outliers can be told in.
@@ -359,9 +375,10 @@ class Levels {
       f16* at_channel = value_at(lane_, channel);
       *at_channel = from_float<f16>(to_float(*at_channel) * shrink);
     }
-    each_outlier(f_.cache.v_outlier, f_.cache.v_outliers, at, [&](int channel, float lacks) {
-      if (is_large(lacks)) add(value_at(lane_, channel), lacks / wider);
-    });
+    each_outlier(f_.cache.v_outlier, f_.v_outlier, f_.cache.v_outliers, at,
+                 [&](int channel, float lacks) {
+                   if (is_large(lacks)) add(value_at(lane_, channel), lacks / wider);
+                 });
     token.range = wider;
   }
 
@@ -504,6 +521,8 @@ class Levels {
   const int lane_, r_, t_;
   const uint32_t table_;
   const float v_up_;
+  const uint32_t *keys_, *values_;
+  const float *bounds_, *norms_of_keys_;
   Power key_;
   uint32_t q_[kTiles][1][2], k_range_[kParts], k_offset_[kParts];
   uint32_t k_[kParts][Bits], v_[kParts][Bits];  // codes of a tile

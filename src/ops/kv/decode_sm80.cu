@@ -36,11 +36,6 @@ constexpr int kTokens = 32;  // of a tile: a group
 constexpr int kLate = 16;    // tokens of a tile of formed numbers
 constexpr int kRowsMost = 16;
 
-// Bytes from a page to the next, and from a tile of a page.
-struct Step {
-  uint32_t page, tile;
-};
-
 struct KvSplit {
   Attend a;
   kv::Cache cache;
@@ -738,12 +733,6 @@ Text refuses(const Context& ctx, const KvDecode& x) {
   return "";
 }
 
-// Bytes from page to page and tile to tile; refuses() has said that they fit.
-template <int N>
-Step step_of(const View<N>& x, int element, int tile) {
-  return {static_cast<uint32_t>(x.stride[0] * element),
-          static_cast<uint32_t>(x.stride[1] * element * tile)};
-}
 void set_steps(KvSplit& f) {
   const kv::Cache& c = f.cache;
   f.k_code = step_of(c.k_code, 4, 1), f.v_code = step_of(c.v_code, 4, kTokens);

@@ -14,6 +14,11 @@ namespace fovea::cuda {
 constexpr float kLowest = -INFINITY;
 constexpr float kFactorLeast = 1.17549435e-38f;
 
+// Bytes from a page to the next, and from a tile of a page.
+struct Step {
+  uint32_t page, tile;
+};
+
 // What a row tile of a sequence sees.
 struct Tile {
   Sequence q;
@@ -169,6 +174,18 @@ bool aligned(const View<N>& x, int bytes, int element, int rows_from) {
   for (int i = 0; i < rows_from; ++i)
     if (x.stride[i] * element % bytes) return false;
   return true;
+}
+
+// Whether a page and `bytes` times a row of it are below 2^31 bytes.
+template <int N>
+bool steps_fit(const View<N>& x, int bytes) {
+  return x.stride[0] <= INT_MAX / 4 && x.stride[1] <= INT_MAX / bytes;
+}
+// Bytes from page to page and tile to tile, which fit.
+template <int N>
+Step step_of(const View<N>& x, int element, int tile) {
+  return {static_cast<uint32_t>(x.stride[0] * element),
+          static_cast<uint32_t>(x.stride[1] * element * tile)};
 }
 
 // Tiles of a page, and their log2; -1: no power of two.
