@@ -125,24 +125,29 @@ struct Softmax {
 #pragma unroll
       for (int k = 0; k < 2; ++k) top[n][k] = kLowest, sum[n][k] = 0;
   }
-  // x becomes 2^(factor (x - top)); `o` shrinks.
+  // x becomes 2^(factor (x - top)).  Lanes agree on a new top, and `o` shrinks, only where some
+  // lane has a larger x: in most tiles none has.
   template <int N, int Tiles>
   __device__ void step(float (&x)[N][Columns][4], float (&o)[Tiles][Columns][4],
                        const float (&factor)[Columns][2]) {
+    float most[Columns][2];
+    bool above = false;
 #pragma unroll
     for (int n = 0; n < Columns; ++n)
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
-        float most = kLowest;
+        most[n][k] = kLowest;
 #pragma unroll
-        for (int i = 0; i < N; ++i) most = fmaxf(most, fmaxf(x[i][n][k], x[i][n][k + 2]));
+        for (int i = 0; i < N; ++i)
+          most[n][k] = fmaxf(most[n][k], fmaxf(x[i][n][k], x[i][n][k + 2]));
+        above |= most[n][k] > top[n][k];
+      }
+    if (__any_sync(~0u, above)) raise(most, o, factor);
 #pragma unroll
-        for (int lane = 4; lane < 32; lane *= 2)
-          most = fmaxf(most, __shfl_xor_sync(~0u, most, lane));
-        const float next = fmaxf(top[n][k], most);
-        const float base = next == kLowest ? 0.f : next * factor[n][k];
-        const float shrink = top[n][k] == next ? 1.f : exp2_fast((top[n][k] - next) * factor[n][k]);
-        top[n][k] = next;
+    for (int n = 0; n < Columns; ++n)
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const float base = top[n][k] == kLowest ? 0.f : top[n][k] * factor[n][k];
         float add = 0;
 #pragma unroll
         for (int i = 0; i < N; ++i)
@@ -151,10 +156,28 @@ struct Softmax {
             float& one = x[i][n][k + 2 * half];
             one = exp2_fast(fmaf(one, factor[n][k], -base)), add += one;
           }
-        sum[n][k] = fmaf(sum[n][k], shrink, add);
-        if (__any_sync(~0u, shrink != 1.f))
+        sum[n][k] += add;
+      }
+  }
+  template <int Tiles>
+  __device__ void raise(float (&most)[Columns][2], float (&o)[Tiles][Columns][4],
+                        const float (&factor)[Columns][2]) {
 #pragma unroll
-          for (int w = 0; w < Tiles; ++w) o[w][n][k] *= shrink, o[w][n][k + 2] *= shrink;
+    for (int lane = 4; lane < 32; lane *= 2)
+#pragma unroll
+      for (int n = 0; n < Columns; ++n)
+#pragma unroll
+        for (int k = 0; k < 2; ++k)
+          most[n][k] = fmaxf(most[n][k], __shfl_xor_sync(~0u, most[n][k], lane));
+#pragma unroll
+    for (int n = 0; n < Columns; ++n)
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const float next = fmaxf(top[n][k], most[n][k]);
+        const float shrink = top[n][k] == next ? 1.f : exp2_fast((top[n][k] - next) * factor[n][k]);
+        top[n][k] = next, sum[n][k] *= shrink;
+#pragma unroll
+        for (int w = 0; w < Tiles; ++w) o[w][n][k] *= shrink, o[w][n][k + 2] *= shrink;
       }
   }
   __device__ float total(int n, int k) const {
