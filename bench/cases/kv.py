@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Low-bit caches, decode: one row a sequence over KIVI's codes, beside our own attention over the
-same tokens in 16 bits.  The rate counts the bytes of codes, scales and tails."""
+"""Low-bit caches, decode: one row a sequence over the codes of KIVI, KVQuant or TurboQuant, beside
+our own attention over the same tokens in 16 bits.  The rate counts the bytes of codes and of what
+belongs to them."""
 
 import dataclasses
 
 import fovea
+import fovea.levels
 import torch
 
 from .base import Case, Own, size
@@ -76,6 +78,67 @@ class LowBit(Case):
         return own, Own("attention_forward", ctx, q, k, v, compared=0, causal=1)
 
 
+@dataclasses.dataclass(frozen=True)
+class Levels(LowBit):
+    method: str = "kvquant"  # with 1 % of outliers and rotated keys; or turboquant
+    peer = "fovea 16 bits"
+
+    def words(self):
+        first, *rest = super().words()
+        yield first.replace("kivi", self.method)
+        yield from rest
+
+    @property
+    def outliers(self):
+        return round(self.g * self.d / 200) * 2 if self.method == "kvquant" else 0
+
+    @property
+    def bytes(self):
+        apart = 8 * self.outliers + 8 if self.method == "kvquant" else 8 * self.g
+        return int(self.b * self.t * (2 * self.g * self.bits * self.d / 8 + apart))
+
+    work = bytes
+
+    def cache(self, device):
+        cache = super().cache(device)
+        for name in ("k_scale", "k_zero", "v_scale", "v_zero", "k_tail", "v_tail"):
+            del cache[name]
+        pool = len(cache["v_code"])
+
+        def of(*shape, dtype=torch.float32):
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        def table(level):
+            return torch.as_tensor(level, device=device)
+
+        if self.method == "turboquant":
+            level = table(fovea.levels.turboquant(self.bits, self.d))
+            norms = {name: of(pool, self.page, self.g) for name in ("k_norm", "v_norm")}
+            return {**cache, **norms, "k_level": level, "v_level": level}
+        level = table(fovea.levels.turboquant(self.bits, 6))  # nearly evenly within -1 .. 1
+        entries = {
+            name: of(pool, self.page, self.outliers, dtype=torch.int32)
+            for name in ("k_outlier", "v_outlier")
+        }
+        bounds = {"k_offset": of(self.g, self.d), "k_range": of(self.g, self.d) + 2.5}
+        bounds["v_bound"] = of(pool, self.page, 2)
+        return {**cache, **entries, **bounds, "k_level": level, "v_level": level}
+
+    def setup(self, ctx, device, seed):
+        normal = self.draw(device, seed)
+        q = normal(self.b, 1, self.h, self.d)
+        k, v = (normal(self.b, self.t, self.g, self.d) for _ in "kv")
+        cache = {**self.cache(device), "bits": self.bits, "format": 1 + (self.method != "kvquant")}
+        fovea.x_kv_append(ctx, k, v, **cache)
+        fields = {**cache, "key_max": self.t, "causal": 1}
+        if self.method == "kvquant":
+            place = torch.arange(self.t, device=device)[:, None]
+            angle = place * 1e4 ** (-2 * torch.arange(self.d // 2, device=device) / self.d)
+            fields |= {"cos": angle.cos().float(), "sin": angle.sin().float()}
+        own = Own("x_kv_decode", ctx, q, compared=0, **fields)
+        return own, Own("attention_forward", ctx, q, k, v, compared=0, causal=1)
+
+
 def host():
     for bits in (2, 4):
         yield LowBit(1, 32, 8, 8192, bits)
@@ -88,3 +151,8 @@ def cuda():
     yield LowBit(32, 128, 8, 8192, 2)
     yield LowBit(32, 64, 8, 8192, 2, tokens_first=True)
     yield LowBit(32, 64, 8, 8192, 2, page=256)
+    for bits in (2, 3, 4):
+        yield Levels(32, 64, 8, 8192, bits)
+    for b, h, t in ((8, 64, 32768), (1, 64, 8192)):
+        yield Levels(b, h, 8, t, 4)
+    yield Levels(32, 64, 8, 8192, 4, method="turboquant")

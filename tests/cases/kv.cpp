@@ -351,6 +351,35 @@ std::vector<harness::Case> split_decodes() {
   return all;
 }
 
+// The kernel of levels: bits and widths, each with places, windows, holes, outliers, first tokens
+// and rotation.
+std::vector<harness::Case> split_levels() {
+  const std::string all_of = "format=1 k_outlier v_outlier k_first v_first ";
+  const Words shapes = {
+      all_of + "h=16 g=2 b=3 s=1 pages=12 at=600 causal=1 cos sin k_outliers=6 v_outliers=10",
+      all_of + "h=8 g=1 b=4 s=1 pages=8 cache_row holes=1 at=300 splits=3 cos sin firsts=5",
+      all_of + "h=4 g=2 b=2 s=2 pages=6 page=32 at=190 causal=1 query_len o:f32 firsts=40",
+      "format=1 h=10 g=2 b=2 s=5 pages=9 at=500 window_left=200 causal=1 sink_logit splits=2 cos "
+      "sin",
+      "format=2 h=8 g=1 b=2 s=1 pages=40 at=2200 scale=0.2",
+      "format=2 k_first v_first h=6 g=3 query_start s=11 pages=6 page=96 at=250 window_right=3 "
+      "window_left=20 key_max=290 cos sin",
+  };
+  std::vector<harness::Case> all;
+  int64_t n = 0;
+  for (const std::string bits : {"2", "3", "4"})
+    for (const std::string width : {"64", "128"})
+      for (const std::string& shape : shapes) {
+        const std::string type = n++ % 2 ? "f16" : "bf16";
+        WordCases cases("x_kv_decode", KvBuild::decode);
+        cases.add(shape + " q:" + type + " bits=" + bits + " d=" + width + " e=" + width + " lse",
+                  "split");
+        all.push_back(cases.cases()[0]);
+        all.back().cuda_kernel = "levels_sm80." + type + ".b" + bits + ".d" + width;
+      }
+  return all;
+}
+
 // The formats of levels, and keys that decode rotates in any format.
 void decode_levels(WordCases& cases) {
   cases.add(
@@ -418,6 +447,7 @@ std::vector<harness::Case> decodes() {
   decode_levels(cases);
   std::vector<harness::Case> all = cases.cases();
   for (harness::Case& one : split_decodes()) all.push_back(std::move(one));
+  for (harness::Case& one : split_levels()) all.push_back(std::move(one));
   return all;
 }
 

@@ -2,7 +2,8 @@
 // Low-bit caches from the comments of experimental/kv.h.  Append is its three steps, a token at a
 // time.  Decode forms every key and value, and is attention.h's formulas over them.
 //   Rounded mode rounds a scale times a number to f16, since kernels multiply q or p by scales
-//   first, and rounds keys and values that were codes to the dtype of q.
+//   first, and rounds keys and values that were codes to the dtype of q.  Levels, ranges, cos and
+//   sin are f16 there.
 #pragma once
 #include "attention.h"
 #include "tracked.h"
@@ -199,14 +200,20 @@ struct KvLevels {
         k_first(p.k_first),
         v_first(p.v_first) {}
 
-  double key(int64_t format, int64_t code, int64_t id, int64_t slot, int64_t head,
-             int64_t c) const {
-    return format == 2 ? k_level(code) * k_norm(id, slot, head)
-                       : k_level(code) * k_range(head, c) + k_offset(head, c);
+  // round: what a level, and then a range, is rounded by.
+  template <class Round>
+  double key(int64_t format, int64_t code, int64_t id, int64_t slot, int64_t head, int64_t c,
+             const Round& round) const {
+    const double level = round(k_level(code));
+    return format == 2 ? level * round(k_norm(id, slot, head))
+                       : level * round(k_range(head, c)) + k_offset(head, c);
   }
-  double value(int64_t format, int64_t code, int64_t id, int64_t slot, int64_t head) const {
-    return format == 2 ? v_level(code) * v_norm(id, slot, head)
-                       : v_level(code) * v_bound(id, slot, 1) + v_bound(id, slot, 0);
+  template <class Round>
+  double value(int64_t format, int64_t code, int64_t id, int64_t slot, int64_t head,
+               const Round& round) const {
+    const double level = round(v_level(code));
+    return format == 2 ? level * round(v_norm(id, slot, head))
+                       : level * round(v_bound(id, slot, 1)) + v_bound(id, slot, 0);
   }
   // What the entry of a column holds; 0: there is none.
   static double lacks(const Tracked& outlier, int64_t id, int64_t slot, int64_t column) {
@@ -236,6 +243,9 @@ class KvDecodeOracle {
         levels(p) {
     a.cos = load(p.cos), a.sin = load(p.sin), a.rope_begin = p.rope_begin;
     a.rope_interleaved = p.rope_interleaved != 0;
+    if (p.format && mode == Mode::rounded)
+      for (Dense* table : {&a.cos, &a.sin})
+        for (double& x : table->value) x = round_to(FOVEA_F16, x);
     a.q = load(p.q), a.sink_logit = load(p.sink_logit);
     a.b = p.q.shape[0], a.s = p.q.shape[1], a.h = p.q.shape[2], a.d = at.d, a.g = at.g, a.e = at.e;
     a.at = kv_layout(p, at, a.b, a.s);
@@ -310,6 +320,7 @@ class KvDecodeOracle {
     const auto rounded = [&](double x) {
       return mode == Mode::exact ? x : round_to(a.q.dtype, static_cast<float>(x));
     };
+    const auto as_f16 = [&](double x) { return mode == Mode::exact ? x : round_to(FOVEA_F16, x); };
     for (int64_t j = 0; j < static_cast<int64_t>(counter(row, 0)); ++j) {
       const auto id = static_cast<int64_t>(table(row, j / at.page));
       const int64_t block = row * (at.capacity() / at.group) + j / at.group, slot = j % at.page;
@@ -323,16 +334,16 @@ class KvDecodeOracle {
           const auto word = [&](int64_t w) { return k_code(id, slot / at.group, head, c, w); };
           to = j < at.firsts
                    ? levels.k_first(row, j, head, c)
-                   : rounded(
-                         levels.key(at.format, stream(word, slot % at.group), id, slot, head, c) +
-                         KvLevels::lacks(levels.k_outlier, id, slot, head * at.d + c));
+                   : rounded(levels.key(at.format, stream(word, slot % at.group), id, slot, head, c,
+                                        as_f16) +
+                             KvLevels::lacks(levels.k_outlier, id, slot, head * at.d + c));
         }
         for (int64_t c = 0; c < at.e; ++c) {
           double& to = a.v.value[a.v.at_index(block, j % at.group, head, c)];
           const auto word = [&](int64_t w) { return v_code(id, slot, head, w); };
           to = j < at.firsts
                    ? levels.v_first(row, j, head, c)
-                   : rounded(levels.value(at.format, stream(word, c), id, slot, head) +
+                   : rounded(levels.value(at.format, stream(word, c), id, slot, head, as_f16) +
                              KvLevels::lacks(levels.v_outlier, id, slot, head * at.e + c));
         }
       }

@@ -196,7 +196,6 @@ TEST_P(Kv, tokens_one_by_one) {
   for (const Shape& s :
        {Shape{2, 16, 16, 32, 3, 2, 5, 32}, Shape{4, 8, 16, 8, 8, 1, 7, 16},
         Shape{3, 32, 0, 32, 3, 2, 5, 32, 1, 2, 2}, Shape{4, 8, 0, 16, 4, 1, 7, 16, 2, 0, 9}}) {
-    if (s.format && GetParam() != FOVEA_HOST) continue;
     const int64_t most = s.format ? s.page + 9 : 3 * s.residual + 5;
     const Rows k(ctx, most, s.g, s.d, 3), v(ctx, most, s.g, s.e, 4);
     Cache one(ctx, s), flushed(ctx, s);
@@ -235,7 +234,6 @@ std::vector<float> decoded(Context& ctx, const Cache& cache) {
 
 // In the formats of levels at any length, within a word of keys too.
 TEST_P(Kv, goes_on_after_a_cut) {
-  if (GetParam() != FOVEA_HOST) GTEST_SKIP() << "formats of levels are the host's";
   Context ctx(GetParam());
   for (const Shape& s :
        {Shape{3, 32, 0, 32, 3, 2, 5, 32, 1, 2, 2}, Shape{4, 8, 0, 16, 4, 1, 7, 16, 2, 0, 9}}) {
@@ -258,7 +256,6 @@ TEST_P(Kv, goes_on_after_a_cut) {
 }
 
 TEST_P(Kv, prefix_is_shared) {
-  if (GetParam() != FOVEA_HOST) GTEST_SKIP() << "formats of levels are the host's";
   Context ctx(GetParam());
   for (const Shape& s :
        {Shape{3, 32, 0, 32, 6, 2, 8, 32, 1, 2, 2}, Shape{4, 8, 0, 16, 8, 1, 8, 16, 2, 0, 9}}) {
@@ -331,7 +328,6 @@ TEST_P(Kv, is_near_16_bits) {
 // 0.43, 0.236 and 0.117.  TurboQuant's paper has a mean squared error of 0.117, 0.03 and 0.009 a
 // number: o has about the root of twice that.
 TEST_P(Kv, levels_are_near_16_bits) {
-  if (GetParam() != FOVEA_HOST) GTEST_SKIP() << "formats of levels are the host's";
   Context ctx(GetParam());
   const double dense[] = {0.62, 0.35, 0.19}, sparse[] = {0.55, 0.31, 0.15};
   const double norms[] = {0.62, 0.31, 0.17};

@@ -28,10 +28,8 @@ KvAppend resolve(const fovea_x_kv_append_params& p) {
 
 Plan plan(const Context& ctx, const fovea_x_kv_append_params& params) {
   const KvAppend a = resolve(params);
-  if (!a.cache.by_groups()) {
-    kv::check_host(kOp, ctx, a.cache);
-    return choose(kOp, ctx, a, kv_append_levels_host, {});
-  }
+  if (!a.cache.by_groups())
+    return choose(kOp, ctx, a, kv_append_levels_host, FOVEA_CUDA_KERNELS(kv_append_levels_simt));
   return choose(kOp, ctx, a, kv_append_host, FOVEA_CUDA_KERNELS(kv_append_simt));
 }
 

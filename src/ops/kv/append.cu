@@ -53,14 +53,22 @@ __global__ void __launch_bounds__(kThreads) count_kernel(const __grid_constant__
     if (const KvAppend::Turn t = a.turn(r); t.row >= 0) kv::count(a, t);
 }
 
+}  // namespace
+
+void count_appended(Context& ctx, const KvAppend& a) {
+  launch_pdl<count_kernel>(ctx, kOp, ceil_div(a.sequences.count, int64_t{kThreads}), kThreads, 0,
+                           a);
+}
+
+namespace {
+
 void append(Context& ctx, const KvAppend& a) {
   const int64_t count = a.sequences.count;
   const int64_t tiles = ceil_div(a.key_items() + a.value_items(), int64_t{kThreads});
   launch_pdl<quantise_kernel>(ctx, kOp, count * tiles, kThreads, 0, a, tiles, count * tiles);
   const int64_t newest = std::min(a.sequences.query_max, a.cache.ring());
   launch_pdl<tails_kernel>(ctx, kOp, count * newest, kThreads, 0, a, newest, count * newest);
-  if (newest != 1)
-    launch_pdl<count_kernel>(ctx, kOp, ceil_div(count, int64_t{kThreads}), kThreads, 0, a);
+  if (newest != 1) count_appended(ctx, a);
 }
 
 }  // namespace

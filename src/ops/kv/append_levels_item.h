@@ -67,7 +67,7 @@ FOVEA_HD void put_norms(const KvAppend& a, const Team& team, const NewToken& to)
     const bool key = i < c.g;
     const int64_t head = key ? i : i - c.g;
     *(key ? c.k_norm : c.v_norm).template at<float>(to.id, to.slot, head) =
-        key ? norm_of(c, a.k_new, to, head, c.d) : norm_of(c, a.v_new, to, head, c.e);
+        canonical(key ? norm_of(c, a.k_new, to, head, c.d) : norm_of(c, a.v_new, to, head, c.e));
   }
 }
 
@@ -84,8 +84,8 @@ FOVEA_HD void put_value_bound(const KvAppend& a, const Team& team, const NewToke
   const float range = (high - low) * 0.5f;
   const Bound bound{(high + low) * 0.5f, range == 0 ? 1.0f : range};
   if (team.lane == 0) {
-    *c.v_bound.at<float>(to.id, to.slot, 0) = bound.offset;
-    *c.v_bound.at<float>(to.id, to.slot, 1) = bound.range;
+    *c.v_bound.at<float>(to.id, to.slot, 0) = canonical(bound.offset);
+    *c.v_bound.at<float>(to.id, to.slot, 1) = canonical(bound.range);
   }
   if (!c.v_outliers) return;
   put_outliers(

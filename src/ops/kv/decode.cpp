@@ -101,10 +101,9 @@ const Kernel<KvDecode> kv_decode_any = {"", [](const Context& ctx, const KvDecod
 Plan plan(const Context& ctx, const Params& p) {
   const KvDecode x = resolve(p);
   const kv::Cache& c = x.cache;
-  if (!c.by_groups()) kv::check_host(kOp, ctx, c);
   const bool formed = !c.by_groups() || c.group > kKvHostGroup || x.attend.rope.cos;
   return choose(kOp, ctx, x, formed ? kv_decode_any : kv_decode_host,
-                FOVEA_CUDA_KERNELS(kv_decode_sm80, kv_decode_any));
+                FOVEA_CUDA_KERNELS(kv_decode_sm80, kv_decode_levels_sm80, kv_decode_any));
 }
 
 }  // namespace fovea

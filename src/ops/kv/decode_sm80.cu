@@ -3,7 +3,8 @@
 //   x_j = sum_c (q_c scale_c) code_jc + sum_c q_c zero_c
 //   o_c = sum_j (p_j scale_j) code_jc + sum_j p_j zero_j
 // A block owns a row tile of a key head and a split of the tokens whose keys and values are both
-// codes; one more split has the later tokens, formed as 16-bit numbers.  A warp owns every fourth
+// codes; one more split has the later tokens, formed as 16-bit numbers: short blocks, last in the
+// grid, fill the multiprocessors that the others leave.  A warp owns every fourth
 // tile of 32 tokens, a group of keys, with an online softmax of its own.
 //
 // Operands.  Codes are the a operand: tokens, then channels, as rows.  Heads are the columns.  A
@@ -21,14 +22,10 @@
 
 #include "core/fields.h"
 #include "core/reasons.h"
-#include "cuda/block/softmax.cuh"
 #include "cuda/loop/combine.cuh"
-#include "cuda/loop/source.cuh"
-#include "cuda/tile/convert.cuh"
 #include "cuda/tile/copy.cuh"
-#include "cuda/tile/mma_sm80.cuh"
 #include "cuda/tile/order.cuh"
-#include "ops/kv/kernels.h"
+#include "ops/kv/split_sm80.cuh"
 
 namespace fovea {
 namespace cuda {
@@ -39,13 +36,6 @@ constexpr int kWarps = 4;
 constexpr int kTokens = 32;  // of a tile: a group
 constexpr int kLate = 16;    // tokens of a tile of formed numbers
 constexpr int kRowsMost = 16;
-constexpr float kLowest = -INFINITY;
-constexpr float kFactorLeast = 1.17549435e-38f;
-
-// Bytes from a page to the next, and from a tile of a page.
-struct Step {
-  uint32_t page, tile;
-};
 
 struct KvSplit {
   Attend a;
@@ -55,7 +45,7 @@ struct KvSplit {
   int pool;                    // bytes from a token to the next
   int packed;                  // query heads of a key head
   int row_tiles;               // of a sequence
-  int splits, late;            // of codes; of later tokens, which come first
+  int splits, late;            // of codes; of later tokens, which come last
   int page_tiles, page_shift;  // tiles of a page, and their log2; -1: no power
   Partials out;
 };
@@ -78,21 +68,6 @@ struct Stage {
   static __device__ int key_chunk(int n) { return Bits == 4 ? n ^ (n >> 3 & 1) : n; }
 };
 
-// What a row tile of a sequence sees.
-struct Tile {
-  Sequence q;
-  int64_t row;            // of the cache
-  int head, first, rows;  // first packed row, and how many there are
-  int length, keys, values, low, high;
-};
-
-__device__ inline int limit_low(const Window& w, int64_t p) {
-  return w.left > 0 && p - w.left + 1 > 0 ? static_cast<int>(p - w.left + 1) : 0;
-}
-__device__ inline int limit_high(const Window& w, int64_t p, int length) {
-  return w.right > 0 && p + w.right < length ? static_cast<int>(p + w.right) : length;
-}
-
 __device__ inline uint32_t word_at(uint32_t address) {
   uint32_t x;
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
@@ -107,11 +82,6 @@ __device__ inline uint2 pair_at(uint32_t address) {
   uint2 x;
   asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(address) : "memory");
   return x;
-}
-__device__ inline uint32_t transposed(uint32_t x) {
-  uint32_t y;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
-  return y;
 }
 __device__ inline uint32_t times(uint32_t x, uint32_t y) {
   uint32_t z;
@@ -141,57 +111,6 @@ __device__ constexpr float weight_of(int i) {
   return static_cast<float>(1 << (24 - bit));
 }
 
-// A warp's softmax of 8 Columns packed rows; row 8 n + 2 t + k of lane (r, t).  A key's weight is
-// 2^(factor x), factor > 0.
-template <int Columns>
-struct Softmax {
-  float top[Columns][2], sum[Columns][2];
-  __device__ Softmax() {
-#pragma unroll
-    for (int n = 0; n < Columns; ++n)
-#pragma unroll
-      for (int k = 0; k < 2; ++k) top[n][k] = kLowest, sum[n][k] = 0;
-  }
-  // x becomes 2^(factor (x - top)); `o` shrinks.
-  template <int N, int Tiles>
-  __device__ void step(float (&x)[N][Columns][4], float (&o)[Tiles][Columns][4],
-                       const float (&factor)[Columns][2]) {
-#pragma unroll
-    for (int n = 0; n < Columns; ++n)
-#pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        float most = kLowest;
-#pragma unroll
-        for (int i = 0; i < N; ++i) most = fmaxf(most, fmaxf(x[i][n][k], x[i][n][k + 2]));
-#pragma unroll
-        for (int lane = 4; lane < 32; lane *= 2)
-          most = fmaxf(most, __shfl_xor_sync(~0u, most, lane));
-        const float next = fmaxf(top[n][k], most);
-        const float base = next == kLowest ? 0.f : next * factor[n][k];
-        const float shrink = top[n][k] == next ? 1.f : exp2_fast((top[n][k] - next) * factor[n][k]);
-        top[n][k] = next;
-        float add = 0;
-#pragma unroll
-        for (int i = 0; i < N; ++i)
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            float& one = x[i][n][k + 2 * half];
-            one = exp2_fast(fmaf(one, factor[n][k], -base)), add += one;
-          }
-        sum[n][k] = fmaf(sum[n][k], shrink, add);
-        if (__any_sync(~0u, shrink != 1.f))
-#pragma unroll
-          for (int w = 0; w < Tiles; ++w) o[w][n][k] *= shrink, o[w][n][k + 2] *= shrink;
-      }
-  }
-  __device__ float total(int n, int k) const {
-    float all = sum[n][k];
-#pragma unroll
-    for (int lane = 4; lane < 32; lane *= 2) all += __shfl_xor_sync(~0u, all, lane);
-    return all;
-  }
-};
-
 // ---- tokens whose keys and values are codes
 
 template <int Dtype, int Bits, int Width, int Columns>
@@ -207,7 +126,7 @@ class Codes {
       : f_(f), tile_(tile), shared_(shared), r_(threadIdx.x % 32 / 4), t_(threadIdx.x % 4) {
     const int part = Bits == 2 ? r_ % 4 : r_ % 2 * 2, next = Bits == 2 ? part : part + 1;
     select_ = part | next << 4 | (4 + part) << 8 | (4 + next) << 12;
-    load_q();
+    load_queries<Dtype, true>(f.a, tile, f.packed, q_, factor);
     const auto low = [&](int m) {
       return limit_low(f.a.mask.window, m / f.packed + tile.length - tile.q.rows);
     };
@@ -300,44 +219,6 @@ class Codes {
     value_scales_ = bytes(c.v_scale.at<uint16_t>(0, lane, head));
     value_zeros_ = bytes(c.v_zero.at<uint16_t>(0, lane, head));
   }
-  // q of the lane's rows as f16 over a power of two, channels 4 t + 0 .. 3 of each 16.
-  __device__ void load_q() {
-#pragma unroll
-    for (int n = 0; n < Columns; ++n) {
-      const int m = tile_.first + 8 * n + r_;
-      const bool inside = m < tile_.rows;
-      const int i = m / f_.packed, h = tile_.head * f_.packed + m % f_.packed;
-      const uint16_t* from =
-          f_.a.q.as<uint16_t>() + row_offset(tile_.q, i, h, f_.a.q.stride) + 4 * t_;
-      uint2 words[kTiles];
-      float most = 0;
-#pragma unroll
-      for (int k = 0; k < kTiles; ++k) {
-        words[k] = inside ? *reinterpret_cast<const uint2*>(from + 16 * k) : uint2{0, 0};
-        const float2 x = pair_of<Dtype>(words[k].x), y = pair_of<Dtype>(words[k].y);
-        most = fmaxf(most, fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(y.x), fabsf(y.y))));
-      }
-      most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
-      most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
-      // 2^-e and 2^e of the largest; 1 where it is 0, subnormal or infinite.
-      const uint32_t e = __float_as_uint(most) >> 23;
-      const bool plain = e > 1 && e < 253;
-      const float down = plain ? __uint_as_float((254 - e) << 23) : 1.f;
-      const float up = plain ? __uint_as_float(e << 23) : 1.f;
-#pragma unroll
-      for (int k = 0; k < kTiles; ++k) {
-        const float2 x = pair_of<Dtype>(words[k].x), y = pair_of<Dtype>(words[k].y);
-        q_[k][n][0] = pack<FOVEA_F16>(x.x * down, x.y * down);
-        q_[k][n][1] = pack<FOVEA_F16>(y.x * down, y.y * down);
-      }
-      // The factor of rows 2 t and 2 t + 1.
-#pragma unroll
-      for (int k = 0; k < 2; ++k)
-        factor[n][k] =
-            fmaxf(__shfl_sync(~0u, up, (2 * t_ + k) * 4) * f_.a.score.scale * kLog2E, kFactorLeast);
-    }
-  }
-
   // Values of tokens outside of what any row sees may be anything.
   __device__ void hide(int first, uint32_t at) const {
     const int lane = threadIdx.x % 32, j = first + lane;
@@ -756,7 +637,7 @@ constexpr int blocks_of(int width, int columns) {
   return columns == 2 && width == 128 ? 2 : 3;
 }
 
-// Work: the later tokens of all row tiles first, then split by split.
+// Work: split by split, then the later tokens of all row tiles.
 template <int Dtype, int Bits, int Width, int Columns>
 __global__ void __launch_bounds__(kWarps * 32, blocks_of(Width, Columns))
     split_kernel(const __grid_constant__ KvSplit f, int64_t items) {
@@ -767,34 +648,20 @@ __global__ void __launch_bounds__(kWarps * 32, blocks_of(Width, Columns))
   const int64_t w = blockIdx.x;
   const int64_t item = w % items;
   const int split = static_cast<int>(w / items);
-  Tile tile;
   const int64_t rest = item / f.row_tiles;
-  const int64_t sequence = rest / f.a.g;
-  tile.head = static_cast<int>(rest % f.a.g);
-  tile.q = f.a.sequences[sequence];
-  tile.first = static_cast<int>(item % f.row_tiles) * B::kRows;
-  tile.rows = static_cast<int>(tile.q.rows) * f.packed;
-  if (tile.first >= tile.rows) return;
-  tile.row = tile.q.key_batch;
-  kv::State state{};
-  if (tile.row >= 0) state = f.cache.state(tile.row);
-  const int64_t length = min(state.length, f.a.sequences.key_max);
-  tile.length = static_cast<int>(length);
-  tile.keys = static_cast<int>(min(state.keys, length));
-  tile.values = static_cast<int>(min(state.values, length));
-  const int64_t back = length - tile.q.rows;
-  const int until = min(tile.first + B::kRows, tile.rows) - 1;
-  tile.low = limit_low(f.a.mask.window, tile.first / f.packed + back);
-  tile.high = limit_high(f.a.mask.window, until / f.packed + back, tile.length);
+  const int first = static_cast<int>(item % f.row_tiles) * B::kRows;
+  const Tile tile = tile_of(f.a, f.cache, f.packed, rest / f.a.g, static_cast<int>(rest % f.a.g),
+                            first, B::kRows);
+  if (first >= tile.rows) return;
   auto* sums = reinterpret_cast<float*>(shared);
   auto* stats = reinterpret_cast<float*>(shared + B::kStats);
   const int warp = threadIdx.x / 32;
   float *mine = sums + warp * B::kRows * (Width + 8), *top = stats + warp * B::kRows;
   float* total = top + kWarps * B::kRows;
-  if (split < f.late)
-    attend_late<Dtype, Bits, Width, Columns>(f, tile, split, shared, mine, top, total);
+  if (split < f.splits)
+    attend_codes<Dtype, Bits, Width, Columns>(f, tile, split, shared, mine, top, total);
   else
-    attend_codes<Dtype, Bits, Width, Columns>(f, tile, split - f.late, shared, mine, top, total);
+    attend_late<Dtype, Bits, Width, Columns>(f, tile, split - f.splits, shared, mine, top, total);
   __syncthreads();
   merge<Width, Columns>(f, tile, split, sums, stats, stats + kWarps * B::kRows);
 }
@@ -828,15 +695,6 @@ constexpr Instance kInstances[] = {FOVEA_KV_WIDTHS(FOVEA_F16, 2) FOVEA_KV_WIDTHS
     FOVEA_F16, 4) FOVEA_KV_WIDTHS(FOVEA_BF16, 2) FOVEA_KV_WIDTHS(FOVEA_BF16, 4)};
 #undef FOVEA_KV_WIDTHS
 #undef FOVEA_KV
-
-// Rows of f16 numbers or of words in chunks of `bytes`.
-template <int N>
-bool aligned(const View<N>& x, int bytes, int element, int rows_from) {
-  if (reinterpret_cast<uintptr_t>(x.data) % bytes) return false;
-  for (int i = 0; i < rows_from; ++i)
-    if (x.stride[i] * element % bytes) return false;
-  return true;
-}
 
 Text refuses(const Context& ctx, const KvDecode& x) {
   const Attend& a = x.attend;
@@ -876,12 +734,6 @@ Text refuses(const Context& ctx, const KvDecode& x) {
   return "";
 }
 
-// Bytes from page to page and tile to tile; refuses() has said that they fit.
-template <int N>
-Step step_of(const View<N>& x, int element, int tile) {
-  return {static_cast<uint32_t>(x.stride[0] * element),
-          static_cast<uint32_t>(x.stride[1] * element * tile)};
-}
 void set_steps(KvSplit& f) {
   const kv::Cache& c = f.cache;
   f.k_code = step_of(c.k_code, 4, 1), f.v_code = step_of(c.v_code, 4, kTokens);
@@ -889,9 +741,7 @@ void set_steps(KvSplit& f) {
   f.v_scale = step_of(c.v_scale, 2, kTokens), f.v_zero = step_of(c.v_zero, 2, kTokens);
   f.v_code_row = f.v_code.tile / kTokens;
   f.pool = static_cast<int>(std::min<int64_t>(c.pool, INT_MAX));
-  f.page_tiles = static_cast<int>(c.page / kTokens), f.page_shift = -1;
-  for (int n = 0; n < 31; ++n)
-    if (f.page_tiles == 1 << n) f.page_shift = n;
+  set_pages(c, kTokens, f.page_tiles, f.page_shift);
 }
 
 Text offer(const Context& ctx, const KvDecode& x, Plan& plan) {

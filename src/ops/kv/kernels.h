@@ -95,8 +95,12 @@ extern const Kernel<KvExpand> kv_expand_host;
 extern const Kernel<KvDecode> kv_decode_host;  // of groups to kKvHostGroup
 
 // CUDA builds only.
-extern const Kernel<KvAppend> kv_append_simt;
+extern const Kernel<KvAppend> kv_append_simt, kv_append_levels_simt;
 extern const Kernel<KvExpand> kv_expand_simt;
-extern const Kernel<KvDecode> kv_decode_sm80;
+extern const Kernel<KvDecode> kv_decode_sm80, kv_decode_levels_sm80;
+namespace cuda {
+// Enqueues the counters' new states, which end an append.
+void count_appended(Context& ctx, const KvAppend& a);
+}  // namespace cuda
 
 }  // namespace fovea

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The cache of a call, checked.
 #pragma once
-#include "core/context.h"
 #include "core/fields.h"
 #include "ops/kv/cache.h"
 
@@ -132,12 +131,6 @@ Cache read_cache(const char* op, const P& p, const fovea_tensor& keys, const fov
         "tokens",
         op, lld(c.pages), lld(c.page));
   return c;
-}
-
-inline void check_host(const char* op, const Context& ctx, const Cache& c) {
-  if (ctx.backend != FOVEA_HOST)
-    fail(FOVEA_UNSUPPORTED,
-         "%s on cuda: format is %d, wanted 0: codes of levels are read on the host", op, c.format);
 }
 
 }  // namespace fovea::kv

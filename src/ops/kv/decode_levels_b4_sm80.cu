@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/kv/decode_levels_sm80.cuh"
+
+namespace fovea::cuda {
+
+template void launch_levels<4, 64>(Context&, const LevelSplit&, int);
+template void launch_levels<4, 128>(Context&, const LevelSplit&, int);
+
+}  // namespace fovea::cuda

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// x_kv_decode in the formats of levels on tensor cores: the choice, and cos and sin as the kernel
+// wants them.
+#include <algorithm>
+
+#include "core/fields.h"
+#include "core/reasons.h"
+#include "ops/kv/decode_levels_sm80.cuh"
+
+namespace fovea {
+namespace cuda {
+namespace {
+
+constexpr char kOp[] = "x_kv_decode";
+constexpr int kRowsMost = 16;
+constexpr int kTurnThreads = 256;
+constexpr uint32_t kNan = 0x7fff;
+
+// cos and sin as the products' lanes want them: [16 tokens][16 channels][cos, sin][lane][4], a word
+// being two channels of a token.  Outside the tables they are NaN.
+__global__ void __launch_bounds__(kTurnThreads)
+    turns_kernel(const __grid_constant__ Rope rope, uint32_t* to, int64_t words) {
+  pdl_wait();
+  const int parts = static_cast<int>(rope.half / 16);
+  for (int64_t n = blockIdx.x * int64_t{kTurnThreads} + threadIdx.x; n < words;
+       n += int64_t{gridDim.x} * kTurnThreads) {
+    const int of = static_cast<int>(n % 4), lane = static_cast<int>(n / 4 % 32);
+    const int64_t part = n / 256, token = part / parts * 16 + lane / 4 + of % 2 * 8;
+    const int64_t channel = part % parts * 16 + lane % 4 * 2 + of / 2 * 8;
+    const View<2>& table = n / 128 % 2 ? rope.sin : rope.cos;
+    to[n] = token < rope.positions ? pack<FOVEA_F16>(*table.at<float>(token, channel),
+                                                     *table.at<float>(token, channel + 1))
+                                   : kNan | kNan << 16;
+  }
+}
+
+// ---- the choice
+
+struct Instance {
+  int bits, width;
+  int (*bytes)(int warps);
+  void (*launch)(Context&, const LevelSplit&, int warps);
+};
+
+}  // namespace
+
+// Compiled in a file for each number of bits.
+extern template void launch_levels<2, 64>(Context&, const LevelSplit&, int);
+extern template void launch_levels<2, 128>(Context&, const LevelSplit&, int);
+extern template void launch_levels<3, 64>(Context&, const LevelSplit&, int);
+extern template void launch_levels<3, 128>(Context&, const LevelSplit&, int);
+extern template void launch_levels<4, 64>(Context&, const LevelSplit&, int);
+extern template void launch_levels<4, 128>(Context&, const LevelSplit&, int);
+
+namespace {
+
+template <int Bits, int Width>
+constexpr Instance instance() {
+  return {Bits, Width, Room<Bits, Width>::bytes, launch_levels<Bits, Width>};
+}
+constexpr Instance kInstances[] = {instance<2, 64>(),  instance<3, 64>(),  instance<4, 64>(),
+                                   instance<2, 128>(), instance<3, 128>(), instance<4, 128>()};
+
+Text refuses(const Context& ctx, const KvDecode& x) {
+  const Attend& a = x.attend;
+  const kv::Cache& c = x.cache;
+  if (device_info(ctx).arch < 80) return reason_capability(device_info(ctx).arch, "8.0 or more");
+  if (a.sequences.query_max > kRowsMost)
+    return reason("rows of a sequence", a.sequences.query_max,
+                  "at most " + Text::number(kRowsMost));
+  if (c.by_groups()) return reason("format", c.format, "1 or 2");
+  if (c.group != kTokens) return reason("group", c.group, "32");
+  if (a.d != 64 && a.d != 128) return reason("d", a.d, "64 or 128");
+  if (a.e != a.d) return reason("e", a.e, Text::number(a.d) + " as in d");
+  if (a.mask.window.sink) return reason_given("sink_keys");
+  if (a.rope.cos && a.rope.half * 2 != a.d)
+    return reason("cos.shape[1] (half)", a.rope.half, Text::number(a.d / 2));
+  if (a.rope.interleaved) return reason("rope_interleaved", 1, "0");
+  const int word = c.bits == 3 ? 4 : 4 * c.bits;
+  if (c.k_code.stride[4] != 1 || c.k_code.stride[3] != c.bits || !aligned(c.k_code, word, 4, 3))
+    return "k_code has channels that are not one aligned run";
+  if (c.v_code.stride[3] != 1 || !aligned(c.v_code, word, 4, 3))
+    return "v_code has rows that are not contiguous and aligned";
+  for (const auto& [part, name] :
+       {std::pair{&c.k_outlier, "k_outlier"}, {&c.v_outlier, "v_outlier"}})
+    if (*part && part->stride[2] != 1) return Text(name) + " has entries that are not contiguous";
+  if (a.q.stride[3] != 1 || !aligned(a.q, 4, 2, 3))
+    return "q has rows that are not contiguous and aligned";
+  if (a.sequences.capacity >= 1 << 30) return "more than 2^30 keys";
+  if (!steps_fit(c.k_code, 4) || !steps_fit(c.v_code, 4 * kTokens))
+    return "pages or groups more than 2^31 bytes apart";
+  for (const View<3>* part : {&c.v_bound, &c.k_norm, &c.v_norm, &c.k_outlier, &c.v_outlier})
+    if (!steps_fit(*part, 4 * kTokens)) return "pages or groups more than 2^31 bytes apart";
+  return "";
+}
+
+void set_steps(LevelSplit& f) {
+  const kv::Cache& c = f.cache;
+  f.k_code = step_of(c.k_code, 4, 1), f.v_code = step_of(c.v_code, 4, kTokens);
+  f.k_norm = step_of(c.k_norm, 4, kTokens), f.v_norm = step_of(c.v_norm, 4, kTokens);
+  f.v_bound = step_of(c.v_bound, 4, kTokens);
+  f.k_outlier = step_of(c.k_outlier, 4, kTokens), f.v_outlier = step_of(c.v_outlier, 4, kTokens);
+  f.v_code_rows = f.v_code.tile / static_cast<uint32_t>(f.a.d / 32);
+}
+
+Text offer(const Context& ctx, const KvDecode& x, Plan& plan) {
+  if (Text why = refuses(ctx, x); !why.empty()) return why;
+  const Attend& a = x.attend;
+  const DeviceInfo& device = device_info(ctx);
+  LevelSplit f{};
+  f.a = a, f.cache = x.cache;
+  f.packed = static_cast<int>(a.g ? a.h / a.g : 1);
+  f.pool = static_cast<int>(std::min<int64_t>(x.cache.pool, INT_MAX));
+  set_pages(x.cache, kTokens, f.page_tiles, f.page_shift), set_steps(f);
+  f.row_tiles = static_cast<int>(
+      std::max<int64_t>(ceil_div(a.sequences.query_max * f.packed, int64_t{kRows}), 1));
+  const Instance* found = nullptr;
+  for (const Instance& one : kInstances)
+    if (one.bits == x.cache.bits && one.width == a.d) found = &one;
+  int warps = kWarpsMost;
+  while (warps && found->bytes(warps) > device.shared_block_bytes) --warps;
+  if (!warps) return reason_shared(found->bytes(1), device.shared_block_bytes);
+  const int64_t rows = a.sequences.count * a.g * f.row_tiles;
+  const int64_t tiles = std::max<int64_t>(ceil_div(a.sequences.key_max, int64_t{kTokens}), 1);
+  DeviceInfo slots = device;
+  slots.multiprocessors *= warps;
+  const int64_t splits =
+      a.splits ? a.splits : auto_splits(rows, tiles, 0, a.mask.window.left > 0, slots);
+  f.splits = static_cast<int>(clamp_i64(splits, 1, std::min<int64_t>(tiles, 1023)));
+  if (far_product(rows, f.splits) > INT_MAX) return "more than 2^31 warps of work";
+  f.items = rows * f.splits;
+  // Few warps lie on many multiprocessors.
+  const int64_t each = ceil_div(f.items, static_cast<int64_t>(device.multiprocessors));
+  warps = static_cast<int>(clamp_i64(each, 1, warps));
+  const PartialSlots partials(plan.workspace, a, f.splits);
+  const int64_t words = a.rope.cos ? tiles * 2 * (a.d / 32) * 256 : 0;
+  const Slot<uint32_t> turns = plan.workspace.add<uint32_t>(words);
+  plan.kernel += Text(".") + dtype_name(a.dtype) + ".b" + Text::number(x.cache.bits) + ".d" +
+                 Text::number(a.d);
+  plan.launch = [f, found, warps, words, turns, partials](Context& ctx, void* base) mutable {
+    if (!f.items || !f.a.h || !f.a.sequences.query_max) return;
+    f.out = partials.at(base, f.a, f.splits);
+    uint32_t* to = turns.at(base);
+    f.turns = to;
+    launch_pdl<turns_kernel>(ctx, kOp, ceil_div(words, int64_t{kTurnThreads}), kTurnThreads, 0,
+                             f.a.rope, to, words);
+    found->launch(ctx, f, warps);
+    combine(ctx, kOp, f.a, f.out);
+  };
+  return "";
+}
+
+}  // namespace
+}  // namespace cuda
+
+extern const Kernel<KvDecode> kv_decode_levels_sm80 = {"levels_sm80", cuda::offer};
+
+}  // namespace fovea
