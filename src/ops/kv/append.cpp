@@ -32,10 +32,8 @@ Plan plan(const Context& ctx, const fovea_x_kv_append_params& params) {
     kv::check_host(kOp, ctx, a.cache);
     return choose(kOp, ctx, a, kv_append_levels_host, {});
   }
-  if (a.cache.by_tiles()) {
-    kv::check_host(kOp, ctx, a.cache);
-    return choose(kOp, ctx, a, kv_append_tiles_host, {});
-  }
+  if (a.cache.by_tiles())
+    return choose(kOp, ctx, a, kv_append_tiles_host, FOVEA_CUDA_KERNELS(kv_append_tiles_simt));
   return choose(kOp, ctx, a, kv_append_host, FOVEA_CUDA_KERNELS(kv_append_simt));
 }
 

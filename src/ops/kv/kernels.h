@@ -105,8 +105,12 @@ extern const Kernel<KvExpand> kv_expand_host;
 extern const Kernel<KvDecode> kv_decode_host;  // of groups to kKvHostGroup
 
 // CUDA builds only.
-extern const Kernel<KvAppend> kv_append_simt;
+extern const Kernel<KvAppend> kv_append_simt, kv_append_tiles_simt;
 extern const Kernel<KvExpand> kv_expand_simt;
 extern const Kernel<KvDecode> kv_decode_sm80;
+namespace cuda {
+// Enqueues what ends an append: new tokens to the tails, the counters' new states.
+void append_tails(Context& ctx, const KvAppend& a);
+}  // namespace cuda
 
 }  // namespace fovea

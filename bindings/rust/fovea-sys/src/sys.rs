@@ -3080,8 +3080,9 @@ c_struct! {
     /// serves all lengths.
     ///
     /// Bits: those of the host, the same every run.
-    /// Limits: every valid call has a kernel on the host.  CUDA has kernels of format 0.  No workspace
-    /// but that of format 3 on the host: a tile of each thread.
+    /// Limits: every valid call has a kernel on the host.  CUDA has kernels of formats 0 and 3, in 3
+    /// with d, e and group up to 5900 on sm_80 and 8200 on Hopper.  No workspace but that of format 3
+    /// on the host: a tile of each thread.
     /// ```
     fovea_x_kv_append_params: 2728 bytes;
     struct_size: usize = 0, "sizeof(fovea_x_kv_append_params)";
@@ -3130,7 +3131,8 @@ c_struct! {
     ///
     /// Bits: the same every run on one device; place, neighbours and size of the batch may change them.
     /// Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host.  CUDA has kernels of
-    /// format 0.  With 16 rows or fewer of a sequence one reads the codes as they are:
+    /// formats 0 and 3.  In format 0 with 16 rows or fewer of a sequence one reads the codes as they
+    /// are:
     ///   sm_80 and later  d and e both 64 or both 128; group 32, no sink_keys, no cos; channels of
     ///                    k_code one run, rows of all tensors contiguous and 16-byte aligned, those of
     ///                    v_scale and v_zero to their size
