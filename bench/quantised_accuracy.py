@@ -11,7 +11,7 @@ Inputs, rounded to f16:
     D3  normal numbers and, of each thousand, one of ten times their size
 Methods attend 1024 rows to 1024 keys, 2 heads of 128.  Caches are read by one row of each of 8 heads
 over 4096 keys.  KVQuant has 1 % of outliers, and levels of 512 tokens that follow.  TurboQuant is
-given keys and values that are turned by a random rotation.  The truth is float64 on the same inputs.
+given keys and values that are turned by a random rotation, KVarN by Hadamard's matrix.  The truth is float64 on the same inputs.
 For each: the cosine of all of o, the L1 norm of what is off by that of o, and the largest relative
 L2 error of a row.  On the host."""
 
@@ -90,6 +90,30 @@ def by_cache(ctx, method, kind):
     return measures(method(ctx, q, **held, o=np.empty(q.shape, np.float32)), exact(q, k, v, False))
 
 
+def by_tiles(ctx, method, kind):
+    """KVarN's cache, flushed: all tokens are in codes."""
+    heads, keys = 8, 4096
+    q, k, v = inputs(kind, 1, keys, heads, 7)
+    numbers = {name: method.numbers[name] for name in ("bits", "group", "v_bits")}
+    tile, pages = numbers["group"], keys // numbers["group"]
+    f16 = lambda *shape: np.zeros(shape, np.float16)
+    words = lambda *shape: np.zeros(shape, np.int32)
+    held = {
+        "k_code": words(pages, 1, heads, WIDTH, tile * numbers["bits"] // 32),
+        "v_code": words(pages, tile, heads, WIDTH * numbers["v_bits"] // 32),
+        "k_scale": f16(pages, 1, heads, WIDTH), "k_zero": f16(pages, 1, heads, WIDTH),
+        "v_scale": f16(pages, tile, heads, 1), "v_zero": f16(pages, tile, heads, 1),
+        "k_factor": f16(pages, tile, heads), "v_factor": f16(pages, 1, heads, WIDTH),
+        "k_tail": f16(1, tile, heads, WIDTH), "v_tail": f16(1, tile, heads, WIDTH),
+        "counter": words(1, 4), "page_table": np.arange(pages, dtype=np.int32)[None],
+    }  # fmt: skip
+    turn = fovea.levels.hadamard(WIDTH).astype(np.float64)
+    turned = [(x.astype(np.float64) @ turn).astype(np.float16) for x in (q, k, v)]
+    fovea.experimental.kv_append(ctx, *turned[1:], format=3, flush=1, **numbers, **held)
+    o = method(ctx, turned[0], **held, o=np.empty(q.shape, np.float32))
+    return measures(o.astype(np.float64) @ turn.T, exact(q, k, v, False))
+
+
 def by_levels(ctx, method, kind):
     """KVQuant's caches and TurboQuant's."""
     heads, keys, more = 8, 4096, 512
@@ -121,6 +145,8 @@ def by_levels(ctx, method, kind):
 
 
 def decoded(ctx, method, kind):
+    if "v_bits" in method.numbers:
+        return by_tiles(ctx, method, kind)
     return (by_cache if "group" in method.numbers else by_levels)(ctx, method, kind)
 
 

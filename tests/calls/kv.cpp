@@ -10,6 +10,7 @@ const std::string kSizes = " bits=4 group=8 e=8 page=16 pool=9";
 const std::string kGroups = "k_scale k_zero v_scale v_zero k_tail v_tail ";
 const std::string kLevels =
     "k_level v_level k_offset k_range v_bound k_outlier v_outlier k_first v_first ";
+const std::string kTiles = kGroups + "k_factor v_factor k_first v_first ";
 const std::string kNorms = "k_level v_level k_norm v_norm k_first v_first ";
 
 const Calls kCalls = {
@@ -20,6 +21,7 @@ const Calls kCalls = {
     {"x_kv_append", "large", kGroups, "s=2048 pages=200 pool=400 bits=4 group=8 e=8 page=16"},
     {"x_kv_append", "levels", kLevels, "format=1 levels=16" + kSizes},
     {"x_kv_append", "norms", kNorms, "format=2 levels=16" + kSizes},
+    {"x_kv_append", "tiles", kTiles, "format=3 v_groups=1 ring=8 firsts=8" + kSizes},
     {"x_kv_decode", "plain", kGroups + "lse", "" + kSizes},
     {"x_kv_decode", "all", kGroups + "lse query_len sink_logit cos sin", "q:bf16" + kSizes},
     {"x_kv_decode", "packed", kGroups + "lse query_start", "b=1 r=2" + kSizes},
@@ -27,6 +29,7 @@ const Calls kCalls = {
     {"x_kv_decode", "large", kGroups + "lse", "s=64 pages=20 pool=40 bits=4 group=8 e=8 page=16"},
     {"x_kv_decode", "levels", kLevels + "lse cos sin", "format=1 levels=16" + kSizes},
     {"x_kv_decode", "norms", kNorms + "lse", "format=2 levels=16" + kSizes},
+    {"x_kv_decode", "tiles", kTiles + "lse", "format=3 v_groups=1 ring=8 firsts=8" + kSizes},
 };
 
 }  // namespace

@@ -5,9 +5,10 @@
 //   cut=1    decode: lengths as after truncation, tails part full
 //   holes    pages that are absent
 //   wild=1   append: NaN and infinities
-//   k_outlier, v_outlier, k_first v_first   of the formats of levels, where they are given
+//   k_outlier, v_outlier, k_first v_first   of the formats that have them, where they are given
 #include "cases/table.h"
 #include "oracle/kv_levels.h"
+#include "oracle/kv_tiles.h"
 
 namespace cases {
 namespace {
@@ -25,6 +26,7 @@ class KvBuild {
     };
     bits_ = of("bits", 2), group_ = of("group", 32), at_ = of("at", -1);
     holes_ = said.count("holes") != 0, cut_ = said.count("cut") != 0;
+    v_bits_ = of("v_bits", bits_);
     format_ = of("format", 0), wild_ = said.count("wild") != 0;
     Letters& x = made.letters;
     x["residual"] = of("residual", 2 * group_), x["page"] = of("page", 2 * group_);
@@ -35,10 +37,11 @@ class KvBuild {
     x["rows"] = made.has("cache_row") ? x["r"] + 2 : x["r"];
     x["pool"] = of("pool", x["pages"] * x["rows"] + 2);
     x["page_groups"] = x["page"] / group_, x["k_words"] = group_ * bits_ / 32;
-    x["v_words"] = x["e"] * bits_ / 32, x["v_groups"] = x["e"] / group_;
-    x["ring"] = x["residual"] + 1;
+    x["v_words"] = x["e"] * v_bits_ / 32, x["v_groups"] = format_ == 3 ? 1 : x["e"] / group_;
+    x["ring"] = x["residual"] + (format_ == 3 ? 0 : 1);
     capacity_ = x["pages"] * x["page"];
-    x["levels"] = int64_t{1} << bits_, x["firsts"] = of("firsts", 1);
+    x["levels"] = int64_t{1} << bits_, x["firsts"] = of("firsts", format_ == 3 ? group_ : 1);
+    firsts_ = made.has("k_first") ? x["firsts"] : 0;
     x["k_outliers"] = of("k_outliers", 2), x["v_outliers"] = of("v_outliers", 2);
     x["positions"] = capacity_, x["half"] = of("half", x["d"] / 2);
     made.inputs();
@@ -48,6 +51,7 @@ class KvBuild {
     KvBuild one("x_kv_append", words, seed);
     one.fill(seed);
     one.made.outputs();
+    if (one.format_ == 3) return one.append_tiles();
     if (one.format_) return one.append_levels();
     const oracle::KvAppendOracle o(one.made.params<fovea_x_kv_append_params>());
     one.count({{"k_new", o.k_new}, {"v_new", o.v_new}, {"page_table", o.table}});
@@ -78,6 +82,8 @@ class KvBuild {
                {"v_zero", exact.v_zero},
                {"k_tail", exact.k_tail},
                {"v_tail", exact.v_tail},
+               {"k_factor", exact.k_factor},
+               {"v_factor", exact.v_factor},
                {"counter", exact.counter},
                {"page_table", exact.table},
                {"k_level", exact.levels.k_level},
@@ -103,7 +109,9 @@ class KvBuild {
     if (words.find("format=1") != std::string::npos)
       return " k_level v_level k_offset k_range v_bound";
     if (words.find("format=2") != std::string::npos) return " k_level v_level k_norm v_norm";
-    return " k_scale k_zero v_scale v_zero k_tail v_tail";
+    const bool tiles = words.find("format=3") != std::string::npos;
+    return std::string(" k_scale k_zero v_scale v_zero k_tail v_tail") +
+           (tiles ? " k_factor v_factor" : "");
   }
 
  private:
@@ -126,12 +134,38 @@ class KvBuild {
                  {"counter", to.counter, to.counter, true}});
     return std::move(made.call);
   }
+  harness::Call append_tiles() {
+    const oracle::KvAppendTiles o(made.params<fovea_x_kv_append_params>());
+    count({{"k_new", o.k_new}, {"v_new", o.v_new}, {"page_table", o.table}});
+    const oracle::KvTilesOut& to = o.out;
+    made.expect({{"k_code", to.k_code, to.k_code, true},
+                 {"k_scale", to.k_scale, to.k_scale, true},
+                 {"k_zero", to.k_zero, to.k_zero, true},
+                 {"v_code", to.v_code, to.v_code, true},
+                 {"v_scale", to.v_scale, to.v_scale, true},
+                 {"v_zero", to.v_zero, to.v_zero, true},
+                 {"k_tail", to.k_tail, to.k_tail, true},
+                 {"v_tail", to.v_tail, to.v_tail, true},
+                 {"k_factor", to.k_factor, to.k_factor, true},
+                 {"v_factor", to.v_factor, to.v_factor, true},
+                 {"k_first", to.k_first, to.k_first, true},
+                 {"v_first", to.v_first, to.v_first, true},
+                 {"counter", to.counter, to.counter, true}});
+    return std::move(made.call);
+  }
   // Rows differ: as asked, empty, one token, nearly full, and around the edge of a tail.
   State state(int64_t row) {
     const int64_t at = at_ >= 0 ? at_ : capacity_ / 2, residual = made.letters["residual"];
     const int64_t lengths[] = {at, 0, 1, capacity_ - 1, at + 1, residual};
     State s{std::min(lengths[row % 6], capacity_), 0, 0};
-    if (format_) return {s.length, s.length, s.length};
+    if (format_ == 1 || format_ == 2) return {s.length, s.length, s.length};
+    if (format_ == 3) {
+      const int64_t late = std::max<int64_t>(0, s.length - firsts_);
+      s.keys = std::min(s.length, firsts_) + (late ? (late - 1) / residual * residual : 0);
+      if (cut_) s.keys = std::max(s.keys, s.length / group_ * group_);
+      s.values = s.keys;
+      return s;
+    }
     if (s.length > 0) {
       s.keys = (s.length - 1) / residual * residual;
       s.values = std::max<int64_t>(0, s.length - 1 - residual);
@@ -196,6 +230,10 @@ class KvBuild {
     if (field == "k_code" || field == "v_code") return std::floor((uniform - 0.5) * 4294967296.0);
     if (field == "k_scale" || field == "v_scale") return 0.1 + 0.4 * uniform;
     if (field == "k_zero" || field == "v_zero") return -1.2 + 0.5 * normal;
+    if (field == "k_factor" || field == "v_factor") return 0.75 + uniform;
+    // Channels and tokens of their own size, so that factors are far from 1.
+    if (format_ == 3 && (field == "k_new" || field == "v_new"))
+      return normal * static_cast<double>(1 + i[1] % 3) * static_cast<double>(1 + i[3] % 5 * 2);
     return normal;
   }
   void fill(uint64_t seed) {
@@ -220,7 +258,7 @@ class KvBuild {
   }
 
   TableCall made;
-  int64_t bits_, group_, at_, capacity_, format_;
+  int64_t bits_, v_bits_, group_, at_, capacity_, format_, firsts_;
   bool holes_, cut_, wild_;
 };
 
@@ -249,6 +287,11 @@ const Words kRest = {"format=1",
                      "format=1 v_outlier v_outliers=0 k_first v_first firsts=0",
                      "format=2",
                      "format=2 k_first v_first firsts=70"};
+const Words kTiles = {"format=3 bits=4 v_bits=2 group=32",
+                      "format=3 bits=2 v_bits=4 group=16 page=48 e=24",
+                      "format=3 bits=4 group=8 residual=24 e=40",
+                      "format=3 bits=4 v_bits=2 group=128 page=128 residual=128 pages=3 e=64",
+                      "format=3 group=64 residual=64 e=16"};
 const Words kTypes = {":f16", ":bf16"};
 const Words kLays = {"contiguous", "head_first", "gaps", "odd"};
 
@@ -284,6 +327,36 @@ void append_levels(WordCases& cases) {
       cases.add(format + std::string(words), "edge");
 }
 
+// The format of tiles: around the edges of first tokens and tails, and all that goes together.
+void append_tiles(WordCases& cases) {
+  cases.add(
+      "format=3 b=1 s=3 g=1 d=4 bits=4 v_bits=2 group=8 residual=8 page=16 pages=2 at=15 e=16 "
+      "k_first v_first",
+      "small", true);
+  for (int64_t at = 0; at <= 8 * 3 + 2; ++at)
+    for (const char* more : {"s=1", "s=0 flush=1", "s=20", "s=7 flush=1"})
+      cases.add(std::string("format=3 b=1 g=2 d=5 bits=4 v_bits=2 group=8 residual=8 page=8 ") +
+                    "pages=6 e=16 at=" + std::to_string(at) +
+                    (at % 2 ? " k_first v_first firsts=16 " : " ") + more,
+                "edge");
+  Words types;
+  for (const std::string& type : kTypes) types.push_back("k_new" + type);
+  cases.sweep("",
+              {kTiles,
+               types,
+               {"s=1", "s=5", "s=70", "s=150"},
+               {"b=1", "b=3", "b=4 query_len", "query_start", "b=4 cache_row", "b=2 query_max=9"},
+               {"", "flush=1", "wild=1"},
+               {"", "k_first v_first"},
+               {"g=1 d=64", "g=2 d=40", "g=3 d=5", "g=2 d=1"},
+               {"", "holes=1", "at=0", "at=33", "at=64"},
+               kLays},
+              "", 305);
+  for (const char* words : {"b=0 s=1", "s=0", "s=0 flush=1", "g=0 s=3", "d=0 s=70", "e=0 s=70",
+                            "pages=0 s=3", "s=70 cut=1 at=100"})
+    cases.add("format=3 " + std::string(words), "edge");
+}
+
 std::vector<harness::Case> appends() {
   WordCases cases("x_kv_append", KvBuild::append);
   cases.add("b=1 s=3 g=1 d=4 bits=4 group=8 residual=8 page=8 pages=3 at=15", "small", true);
@@ -311,6 +384,7 @@ std::vector<harness::Case> appends() {
                             "pages=0 s=3", "s=9 cut=1 at=100"})
     cases.add(words, "edge");
   append_levels(cases);
+  append_tiles(cases);
   return cases.cases();
 }
 
@@ -414,6 +488,34 @@ void decode_levels(WordCases& cases) {
       cases.add(format + std::string(words), "edge");
 }
 
+void decode_tiles(WordCases& cases) {
+  cases.add(
+      "format=3 b=1 s=1 h=2 g=1 d=4 bits=4 v_bits=2 group=8 residual=8 page=8 pages=3 at=20 e=16 "
+      "lse",
+      "small", true);
+  Words types;
+  for (const std::string& type : kTypes)
+    types.push_back("q" + type), types.push_back("q" + type + " o:f32");
+  cases.sweep("",
+              {kTiles,
+               types,
+               {"s=1", "s=3", "s=40"},
+               {"h=2 g=2", "h=8 g=1", "h=6 g=2"},
+               {"b=1", "b=3", "b=4 query_len", "query_start", "b=4 cache_row", "b=2 key_max=50"},
+               {"d=64", "d=40", "d=5"},
+               {"", "k_first v_first", "cos sin half=2", "cos sin half=2 k_first v_first"},
+               {"", "holes=1", "at=0", "at=1", "at=33", "cut=1 at=75"},
+               {"causal=1", "causal=1 window_left=30", "window_left=20 window_right=3",
+                "causal=1 window_left=9 sink_keys=4"},
+               {"", "lse", "lse sink_logit splits=3"},
+               kLays},
+              "", 306);
+  for (const char* words :
+       {"b=0 h=2 g=1", "s=0 h=2 g=1", "h=0 g=1", "h=0 g=0", "pages=0 h=2 g=1 lse",
+        "h=2 g=1 at=0 lse sink_logit", "h=2 g=1 d=8 e=576 at=70 bits=4"})
+    cases.add("format=3 " + std::string(words), "edge");
+}
+
 std::vector<harness::Case> decodes() {
   WordCases cases("x_kv_decode", KvBuild::decode);
   cases.add("b=1 s=1 h=2 g=1 d=4 bits=4 group=8 residual=8 page=8 pages=3 at=20 lse", "small",
@@ -445,6 +547,7 @@ std::vector<harness::Case> decodes() {
         "h=2 g=1 at=0 lse sink_logit", "h=4 g=2 d=576 e=32 at=9", "h=4 g=2 d=8 e=576 at=70"})
     cases.add(words, "edge");
   decode_levels(cases);
+  decode_tiles(cases);
   std::vector<harness::Case> all = cases.cases();
   for (harness::Case& one : split_decodes()) all.push_back(std::move(one));
   for (harness::Case& one : split_levels()) all.push_back(std::move(one));

@@ -54,9 +54,11 @@ TEST(ContractKv, Levels) {
     const Call plain_call = valid(op, "plain");
     const Params &levels = levels_call.params, &norms = norms_call.params;
     accepts(levels), accepts(norms);
-    for (const int bad : {-1, 3})
+    for (const int bad : {-1, 4})
       says(with(levels, "format", bad),
-           at + "format is " + std::to_string(bad) + ", wanted 0 .. 2 of fovea_x_kv_format");
+           at + "format is " + std::to_string(bad) + ", wanted 0 .. 3 of fovea_x_kv_format");
+    says(with(levels, "v_bits", 2), at + "v_bits is 2 in format 1, wanted bits = 4, or 0 for that");
+    accepts(with(levels, "v_bits", 4));
     says(with(levels, "bits", 8), at + "bits is 8 in format 1, wanted 2, 3 or 4, or 0 for 2");
     says(with(levels, "bits", 3), at + "group is 8, wanted a multiple of 32, or 0 for 32");
     for (const char* field : {"k_level", "v_level", "k_offset", "k_range", "v_bound"})
@@ -67,6 +69,40 @@ TEST(ContractKv, Levels) {
       says(without(plain_call.params, {field}), at + field + " is absent, wanted in format 0");
     says(with(levels, "format", 2), at + "k_offset is given, wanted none in format 2");
     says(without(levels, {"v_first"}), at + "k_first is given without v_first, wanted both");
+  }
+}
+
+TEST(ContractKv, Tiles) {
+  for (const char* op : kOps) {
+    SCOPED_TRACE(op);
+    const std::string at = std::string(op) + ": ";
+    const Call call = valid(op, "tiles");
+    const Params& tiles = call.params;
+    accepts(tiles);
+    for (const int bad : {-2, 1, 3, 8})
+      says(with(tiles, "v_bits", bad),
+           at + "v_bits is " + std::to_string(bad) + ", wanted 2 or 4, or 0 for bits = 4");
+    says(with(tiles, "v_bits", 2),
+         at + "the width of values (e) is 8, wanted a multiple of 16 in format 3");
+    says(with(tiles, "bits", 3), at + "bits is 3 in format 3, wanted 2 or 4, or 0 for 2");
+    says(with(tiles, "reserved", 1), at + "reserved is 1, wanted 0");
+    for (const char* field : {"k_scale", "v_zero", "k_tail", "v_tail", "k_factor", "v_factor"})
+      says(without(tiles, {field}), at + field + " is absent, wanted in format 3");
+    says(with(tiles, "format", 0), at + "k_factor is given, wanted none in format 0");
+    says(without(tiles, {"v_first"}), at + "k_first is given without v_first, wanted both");
+    const std::pair<const char*, const char*> rows[] = {
+        {"ring=9", "v_tail.shape[1] (ring) is 9, wanted 8 (residual in format 3)"},
+        {"v_groups=2", "v_scale.shape[3] (v_groups) is 2, wanted 1 (one in format 3)"},
+        {"v_words=2", "v_code.shape[3] (v_words) is 2, wanted 1 (e * v_bits / 32)"},
+        {"firsts=12", "k_first.shape[1] (firsts) is 12, wanted a multiple of group = 8"},
+        {"residual=12 ring=12", "k_tail.shape[1] (residual) is 12, wanted a multiple of group = 8"},
+    };
+    for (const auto& [extents, sentence] : rows)
+      says(Call({op, "", std::string(kGroups) + " k_factor v_factor k_first v_first",
+                 std::string("format=3 bits=4 group=8 e=8 page=16 v_groups=1 ring=8 firsts=8 ") +
+                     extents})
+               .params,
+           at + sentence);
   }
 }
 

@@ -12,25 +12,68 @@ namespace oracle {
 
 // What both calls say of the cache.
 struct KvShape {
-  int64_t format, bits, group, g, d, e, residual, page, pages, pool, rows, codes, firsts;
+  int64_t format, bits, v_bits, group, g, d, e, residual, page, pages, pool, rows, codes, v_codes;
+  int64_t firsts;
 
   // d and e are the widths of `keys` and `values`.
   template <class P>
   KvShape(const P& p, const fovea_tensor& keys, const fovea_tensor& values)
       : format(p.format),
         bits(p.bits ? p.bits : 2),
+        v_bits(p.v_bits ? p.v_bits : bits),
         group(p.group ? p.group : 32),
         g(p.k_code.shape[2]),
         d(keys.shape[3]),
         e(values.shape[3]),
-        residual(format ? 0 : p.k_tail.shape[1]),
+        residual(p.k_tail.data ? p.k_tail.shape[1] : 0),
         page(p.v_code.shape[1]),
         pages(p.page_table.shape[1]),
         pool(p.v_code.shape[0]),
         rows(p.counter.shape[0]),
         codes(32 / bits),
+        v_codes(32 / v_bits),
         firsts(p.k_first.data ? p.k_first.shape[1] : 0) {}
   int64_t capacity() const { return pages * page; }
+  bool tiles() const { return format == 3; }
+  // Channels of a value that share a scale; slot of token j in v_tail.
+  int64_t v_group() const { return tiles() ? e : group; }
+  int64_t value_slot(int64_t keys, int64_t j) const {
+    return tiles() ? j - keys : j % (residual + 1);
+  }
+};
+
+// A group on its way into a page.
+struct KvQuantised {
+  double scale, zero;
+  std::vector<int64_t> code;
+
+  KvQuantised(const std::vector<double>& x, int64_t bits) {
+    float low = static_cast<float>(x[0]), high = low;
+    bool broken = false;
+    for (const double one : x) {
+      const auto y = static_cast<float>(one);
+      low = std::min(low, y), high = std::max(high, y), broken = broken || std::isnan(y);
+    }
+    if (broken) low = high = NAN;
+    const int64_t largest = (int64_t{1} << bits) - 1;
+    scale = nearest(FOVEA_F16, (high - low) / static_cast<float>(largest));
+    zero = nearest(FOVEA_F16, low);
+    for (const double one : x) {
+      const float y =
+          (static_cast<float>(one) - static_cast<float>(zero)) / static_cast<float>(scale);
+      const bool none = scale == 0 || std::isnan(y);
+      code.push_back(none ? 0
+                          : static_cast<int64_t>(
+                                std::nearbyint(std::clamp(y, 0.f, static_cast<float>(largest)))));
+    }
+  }
+  // Word w of the codes, as a signed number.
+  double word(int64_t w, int64_t bits) const {
+    uint32_t to = 0;
+    for (int64_t i = 0; i < 32 / bits; ++i)
+      to |= static_cast<uint32_t>(code[w * (32 / bits) + i]) << (i * bits);
+    return static_cast<int32_t>(to);
+  }
 };
 
 // Rows of a call and the cache row of each sequence.
@@ -108,40 +151,6 @@ class KvAppendOracle {
     to.set(like.x.at_index(i[0], i[1], i[2], i[3]), x);
   }
 
-  struct Quantised {
-    double scale, zero;
-    std::vector<int64_t> code;
-  };
-  Quantised quantise(const std::vector<double>& x) const {
-    float low = static_cast<float>(x[0]), high = low;
-    bool broken = false;
-    for (const double one : x) {
-      const auto y = static_cast<float>(one);
-      low = std::min(low, y), high = std::max(high, y), broken = broken || std::isnan(y);
-    }
-    if (broken) low = high = NAN;
-    const int64_t largest = (int64_t{1} << at.bits) - 1;
-    Quantised to{nearest(FOVEA_F16, (high - low) / static_cast<float>(largest)),
-                 nearest(FOVEA_F16, low),
-                 {}};
-    const auto scale = static_cast<float>(to.scale), zero = static_cast<float>(to.zero);
-    for (const double one : x) {
-      const float code = (static_cast<float>(one) - zero) / scale;
-      const bool none = scale == 0 || std::isnan(code);
-      to.code.push_back(none ? 0
-                             : static_cast<int64_t>(std::nearbyint(
-                                   std::clamp(code, 0.f, static_cast<float>(largest)))));
-    }
-    return to;
-  }
-  // Word w of codes, as a signed number.
-  double word(const std::vector<int64_t>& code, int64_t w) const {
-    uint32_t bits = 0;
-    for (int64_t i = 0; i < at.codes; ++i)
-      bits |= static_cast<uint32_t>(code[w * at.codes + i]) << (i * at.bits);
-    return static_cast<int32_t>(bits);
-  }
-
   void flush_keys() {
     for (int64_t first = keys_; first < keys_ + at.residual; first += at.group) {
       const auto id = static_cast<int64_t>(table(row_, first / at.page));
@@ -152,11 +161,11 @@ class KvAppendOracle {
           std::vector<double> x;
           for (int64_t n = 0; n < at.group; ++n)
             x.push_back(now(out.k_tail, k_tail, {row_, first + n - keys_, head, c}));
-          const Quantised y = quantise(x);
+          const KvQuantised y(x, at.bits);
           const int64_t to = ((id * blocks + block) * at.g + head) * at.d + c;
           const int64_t words = at.group / at.codes;
           out.k_scale.set(to, y.scale), out.k_zero.set(to, y.zero);
-          for (int64_t w = 0; w < words; ++w) out.k_code.set(to * words + w, word(y.code, w));
+          for (int64_t w = 0; w < words; ++w) out.k_code.set(to * words + w, y.word(w, at.bits));
         }
     }
     keys_ += at.residual;
@@ -171,11 +180,11 @@ class KvAppendOracle {
         for (int64_t c = 0; c < at.group; ++c)
           x.push_back(
               now(out.v_tail, v_tail, {row_, j % (at.residual + 1), head, n * at.group + c}));
-        const Quantised y = quantise(x);
+        const KvQuantised y(x, at.bits);
         const int64_t groups = at.e / at.group, words = at.group / at.codes;
         const int64_t to = ((id * at.page + j % at.page) * at.g + head) * groups + n;
         out.v_scale.set(to, y.scale), out.v_zero.set(to, y.zero);
-        for (int64_t w = 0; w < words; ++w) out.v_code.set(to * words + w, word(y.code, w));
+        for (int64_t w = 0; w < words; ++w) out.v_code.set(to * words + w, y.word(w, at.bits));
       }
   }
 
@@ -238,6 +247,8 @@ class KvDecodeOracle {
         v_zero(p.v_zero),
         k_tail(p.k_tail),
         v_tail(p.v_tail),
+        k_factor(p.k_factor),
+        v_factor(p.v_factor),
         counter(p.counter),
         table(p.page_table),
         levels(p) {
@@ -257,7 +268,8 @@ class KvDecodeOracle {
   }
 
   const KvShape at;
-  Tracked k_code, k_scale, k_zero, v_code, v_scale, v_zero, k_tail, v_tail, counter, table;
+  Tracked k_code, k_scale, k_zero, v_code, v_scale, v_zero, k_tail, v_tail, k_factor, v_factor;
+  Tracked counter, table;
   KvLevels levels;
   Attention a;
 
@@ -278,18 +290,18 @@ class KvDecodeOracle {
       const int64_t row = a.at.cache_row ? a.at.cache_row.integer(r) : r;
       const bool none = row < 0 || row >= at.rows;
       a.at.key_len.value.push_back(none ? 0 : counter(row, 0));
-      if (!none) at.format ? form_levels(row, mode) : form_row(row, mode);
+      if (!none) at.residual ? form_row(row, mode) : form_levels(row, mode);
     }
   }
   void form_row(int64_t row, Mode mode) {
     const auto length = static_cast<int64_t>(counter(row, 0));
     const auto keys = static_cast<int64_t>(counter(row, 1));
-    const auto values = static_cast<int64_t>(counter(row, 2));
-    const auto formed = [&](double code, double scale, double zero) {
-      if (mode == Mode::exact) return code * scale + zero;
+    const int64_t values = at.tiles() ? keys : static_cast<int64_t>(counter(row, 2));
+    const auto formed = [&](double code, double scale, double zero, double factor) {
+      if (mode == Mode::exact) return (code * scale + zero) * factor;
       constexpr double with = 1.37;  // any number that f16 does not have
       const double product = round_to(FOVEA_F16, scale * with) / with;
-      return round_to(a.q.dtype, static_cast<float>(code * product + zero));
+      return round_to(a.q.dtype, static_cast<float>((code * product + zero) * factor));
     };
     for (int64_t j = 0; j < length; ++j) {
       const auto id = j < keys ? static_cast<int64_t>(table(row, j / at.page)) : -1;
@@ -302,16 +314,20 @@ class KvDecodeOracle {
         for (int64_t c = 0; c < at.d; ++c) {
           double& to = a.k.value[a.k.at_index(block, j % at.group, head, c)];
           const int64_t of = slot / at.group, n = slot % at.group;
-          to = j < keys ? formed(code(k_code(id, of, head, c, n / at.codes), n),
-                                 k_scale(id, of, head, c), k_zero(id, of, head, c))
-                        : k_tail(row, j - keys, head, c);
+          to = j < at.firsts ? levels.k_first(row, j, head, c)
+               : j < keys    ? formed(code(k_code(id, of, head, c, n / at.codes), n, at.bits),
+                                      k_scale(id, of, head, c), k_zero(id, of, head, c),
+                                   at.tiles() ? k_factor(id, slot, head) : 1)
+                             : k_tail(row, j - keys, head, c);
         }
         for (int64_t c = 0; c < at.e; ++c) {
           double& to = a.v.value[a.v.at_index(block, j % at.group, head, c)];
-          const int64_t n = c / at.group;
-          to = j < values ? formed(code(v_code(id, slot, head, c / at.codes), c),
-                                   v_scale(id, slot, head, n), v_zero(id, slot, head, n))
-                          : v_tail(row, j % (at.residual + 1), head, c);
+          const int64_t n = c / at.v_group();
+          to = j < at.firsts ? levels.v_first(row, j, head, c)
+               : j < values  ? formed(code(v_code(id, slot, head, c / at.v_codes), c, at.v_bits),
+                                      v_scale(id, slot, head, n), v_zero(id, slot, head, n),
+                                     at.tiles() ? v_factor(id, slot / at.group, head, c) : 1)
+                             : v_tail(row, at.value_slot(keys, j), head, c);
         }
       }
     }
@@ -362,9 +378,9 @@ class KvDecodeOracle {
     }
     return code;
   }
-  double code(double word, int64_t n) const {
-    const auto bits = static_cast<uint32_t>(static_cast<int32_t>(word));
-    return bits >> (n % at.codes * at.bits) & ((uint32_t{1} << at.bits) - 1);
+  static double code(double word, int64_t n, int64_t bits) {
+    const auto all = static_cast<uint32_t>(static_cast<int32_t>(word));
+    return all >> (n % (32 / bits) * bits) & ((uint32_t{1} << bits) - 1);
   }
 };
 

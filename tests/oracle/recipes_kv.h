@@ -4,6 +4,7 @@
 //   scale are rounded to f16, as they are stored.
 //   KVQuant (2401.18079): keys before rotation, non-uniform levels, outliers of each token apart.
 //   TurboQuant (2504.19874), for the mean squared error: rotated rows over their norms.
+//   KVarN (2606.03458): tiles of rotated rows, whose deviations are levelled along both axes.
 // What the cache stores in f32 or f16 is rounded so.
 #pragma once
 #include <functional>
@@ -184,6 +185,95 @@ inline Coded turboquant(const Levels& levels, const std::vector<double>& x) {
     to.back.push_back(levels.level[to.code.back()] * to.range);
   }
   return to;
+}
+
+struct Kvarn {
+  int64_t key_bits, value_bits, group, residual;
+
+  // Lines are quantised; columns keep their factor.  Keys: lines are channels; values: tokens.
+  struct Tile {
+    std::vector<double> scale, zero, factor;
+    std::vector<std::vector<int64_t>> code;  // [line][column]
+    double operator()(int64_t line, int64_t column) const {
+      return (static_cast<double>(code[line][column]) * scale[line] + zero[line]) * factor[column];
+    }
+  };
+  using Matrix = std::vector<std::vector<double>>;  // [line][column]
+
+  static double deviation(const std::vector<double>& x) {
+    double mean = 0, sum = 0;
+    for (const double one : x) mean += one / static_cast<double>(x.size());
+    for (const double one : x) sum += (one - mean) * (one - mean);
+    return std::sqrt(sum / static_cast<double>(x.size() - 1));
+  }
+  // The authors' loop over logarithms: columns first, and the least imbalance that was seen.
+  static std::vector<double> factors(const Matrix& x) {
+    const size_t lines = x.size(), columns = x[0].size();
+    std::vector<double> log_column(columns), log_line(lines);
+    const auto column = [&](size_t m) {
+      std::vector<double> y;
+      for (size_t n = 0; n < lines; ++n)
+        y.push_back(x[n][m] / std::exp(log_column[m]) / std::exp(log_line[n]));
+      return deviation(y);
+    };
+    const auto line = [&](size_t n) {
+      std::vector<double> y;
+      for (size_t m = 0; m < columns; ++m)
+        y.push_back(x[n][m] / std::exp(log_column[m]) / std::exp(log_line[n]));
+      return deviation(y);
+    };
+    const auto imbalance = [&] {
+      double most[2] = {0, 0}, least[2] = {HUGE_VAL, HUGE_VAL};
+      for (size_t m = 0; m < columns; ++m)
+        most[0] = std::max(most[0], column(m)), least[0] = std::min(least[0], column(m));
+      for (size_t n = 0; n < lines; ++n)
+        most[1] = std::max(most[1], line(n)), least[1] = std::min(least[1], line(n));
+      return most[0] / std::max(least[0], 1e-8) + most[1] / std::max(least[1], 1e-8);
+    };
+    const auto next = [](double log, double deviation) {
+      return std::clamp(log + std::log(std::clamp(deviation, 1e-3, 1e3)), -0.3, 10.0);
+    };
+    std::vector<double> best = log_column;
+    double least = imbalance();
+    for (int step = 0; step < 16; ++step) {
+      std::vector<double> now;
+      for (size_t m = 0; m < columns; ++m) now.push_back(next(log_column[m], column(m)));
+      log_column = now, now.clear();
+      for (size_t n = 0; n < lines; ++n) now.push_back(next(log_line[n], line(n)));
+      log_line = now;
+      if (const double found = imbalance(); found <= least) least = found, best = log_column;
+    }
+    for (double& one : best) one = nearest(FOVEA_F16, std::exp(one));
+    return best;
+  }
+  // Round to nearest of each line over the factors.
+  static Tile quantised(const Matrix& x, int64_t bits) {
+    Tile to;
+    to.factor = factors(x);
+    for (std::vector<double> line : x) {
+      for (size_t m = 0; m < line.size(); ++m) line[m] /= to.factor[m];
+      const Kivi::Group of = Kivi{bits, 0, 0}.quantised(line);
+      to.scale.push_back(of.scale), to.zero.push_back(of.zero), to.code.push_back(of.code);
+    }
+    return to;
+  }
+  // Of `width` channels, the tile that token j is in.
+  Tile tile(bool keys, const Letter& x, int64_t width, int64_t b, int64_t j, int64_t head) const {
+    const int64_t first = j / group * group, lines = keys ? width : group;
+    Matrix all(lines, std::vector<double>(keys ? group : width));
+    for (int64_t n = 0; n < group; ++n)
+      for (int64_t c = 0; c < width; ++c) (keys ? all[c][n] : all[n][c]) = x(b, first + n, head, c);
+    return quantised(all, keys ? key_bits : value_bits);
+  }
+  // Tokens in no tail when the last of `length` attends; the first `firsts` are never in codes.
+  int64_t count(int64_t length, int64_t firsts) const {
+    if (length <= firsts) return length;
+    return firsts + (length - firsts - 1) / residual * residual;
+  }
+};
+
+inline Kvarn kvarn(int64_t residual) {
+  return {4, 2, 128, residual};
 }
 
 }  // namespace oracle::recipes

@@ -21,7 +21,7 @@ COSINES = {
     "sageattention2_int4": (0.965, 0.995), "sageattention3": (0.970, 0.995),
     "sagebwd": (0.9995, 0.9999), "kivi2": (0.80, 0.985), "kivi4": (0.99, 0.9995),
     "kvquant2": (0.88, 0.998), "kvquant3": (0.96, 0.9993), "kvquant4": (0.99, 0.9998),
-    "turboquant": (0.985, 0.9995),
+    "turboquant": (0.985, 0.9995), "kvarn": (0.85, 0.997),
 }  # fmt: skip
 
 

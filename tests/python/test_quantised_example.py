@@ -36,12 +36,13 @@ def test_every_method_and_cache_is_there(made):
     for name, row in rows.items():
         assert row.kind == ("method" if "quant_forward" in row.kernel else "cache")
         assert row.prefill > 0 < row.decode and row.attention > 0, name
-    assert rows["kivi2"].kernel.startswith("x_kv_decode.host")
+    for name in ("kivi2", "kvarn"):
+        assert rows[name].kernel.startswith("x_kv_decode.host"), name
 
 
 def test_quality_falls_with_bits(made):
     rows, _ = made
-    assert rows["bf16"].kl < 1e-4 < rows["kivi4"].kl < rows["kivi2"].kl
+    assert rows["bf16"].kl < 1e-4 < rows["kivi4"].kl < rows["kvarn"].kl < rows["kivi2"].kl
     assert 1e-5 < rows["sagebwd"].kl < rows["sageattention2_int4"].kl < 1
     assert all(row.kl < 1 for row in rows.values())
     assert rows["kivi2"].perplexity == pytest.approx(rows["bf16"].perplexity, rel=0.5)
@@ -69,7 +70,7 @@ def test_chunks_read_what_one_by_one_reads():
     toy = quantised.Toy(1)
     tokens = toy.encode("a text of some length, " * 8)
     with fovea.Context("host", threads=1) as ctx:
-        for name in ("i8", "kivi4"):
+        for name in ("i8", "kivi4", "kvarn"):
             attention = low_bits.caches()[name](toy.config, len(tokens) + 1, ctx)
             found = []
             for chunk in (16, 1):

@@ -6,12 +6,14 @@ namespace {
 
 // The tensors of a format, and no others.
 void tensors(Draw& d) {
-  const int64_t format = d.one_of({0, 0, 1, 1, 2});
+  const int64_t format = d.one_of({0, 0, 1, 1, 2, 3, 3});
   const auto keep = [&](bool wanted, std::initializer_list<const char*> fields) {
     for (const char* field : fields) wanted ? d.give(field) : d.drop(field);
   };
-  keep(format == 0, {"k_scale", "k_zero", "v_scale", "v_zero", "k_tail", "v_tail"});
-  keep(format != 0, {"k_level", "v_level"});
+  const bool scaled = format == 0 || format == 3;
+  keep(scaled, {"k_scale", "k_zero", "v_scale", "v_zero", "k_tail", "v_tail"});
+  keep(format == 3, {"k_factor", "v_factor"});
+  keep(!scaled, {"k_level", "v_level"});
   keep(format == 1, {"k_offset", "k_range", "v_bound"});
   keep(format == 2, {"k_norm", "v_norm"});
   if (format == 0 || !d.has("k_first")) keep(false, {"k_first", "v_first"});
@@ -19,12 +21,13 @@ void tensors(Draw& d) {
   if (format != 1) keep(false, {"k_outlier", "v_outlier"});
 }
 int32_t format_of(const Draw& d) {
-  return d.has("k_scale") ? 0 : d.has("k_offset") ? 1 : 2;
+  return d.has("k_factor") ? 3 : d.has("k_scale") ? 0 : d.has("k_offset") ? 1 : 2;
 }
 
 // Groups are whole words; pages, tails and values are whole groups.
 void extents(Draw& d) {
-  const int64_t bits = format_of(d) && d.one_in(3) ? 3 : d.one_of({2, 2, 4});
+  const int32_t format = format_of(d);
+  const int64_t bits = format % 3 && d.one_in(3) ? 3 : d.one_of({2, 2, 4});
   const int64_t codes = bits == 3 ? 32 : 32 / bits;
   const int64_t group = d.one_in(2) ? 32 : codes * d.one_of({1, 2, 3, 4});
   d.x("kv_bits") = bits == 2 && d.one_in(2) ? 0 : bits;
@@ -33,9 +36,13 @@ void extents(Draw& d) {
   d.x("e") = d.one_in(40) ? 0 : std::max<int64_t>(1, d.x("e") / group) * group;
   if (group == 32 && d.one_in(2)) d.x("d") = d.x("e") = d.one_of({64, 128});
   d.x("page_groups") = d.x("page") / group, d.x("k_words") = group * bits / 32;
-  d.x("v_words") = d.x("e") * bits / 32, d.x("v_groups") = d.x("e") / group;
-  d.x("ring") = d.x("residual") + 1;
-  d.x("levels") = int64_t{1} << bits, d.x("firsts") = d.one_of({0, 1, 1, 4, 40});
+  const int64_t v_bits = format == 3 ? d.one_of({2, 4}) : bits;
+  d.x("kv_v_bits") = v_bits == bits && d.one_in(2) ? 0 : v_bits;
+  if (format == 3) d.x("e") = d.x("e") / (32 / v_bits) * (32 / v_bits);
+  d.x("v_words") = d.x("e") * v_bits / 32, d.x("v_groups") = format == 3 ? 1 : d.x("e") / group;
+  d.x("ring") = d.x("residual") + (format == 3 ? 0 : 1);
+  d.x("levels") = int64_t{1} << bits;
+  d.x("firsts") = format == 3 ? group * d.one_of({0, 1, 2}) : d.one_of({0, 1, 1, 4, 40});
   for (const auto& [letter, width] : {std::pair{"k_outliers", "d"}, {"v_outliers", "e"}})
     d.x(letter) = std::min(d.one_of({0, 2, 2, 8, 20}),
                            std::max<int64_t>(0, d.x("g") * d.x(width) - 1) / 2 * 2);
@@ -45,6 +52,7 @@ void scalars(Draw& d) {
   d.set("bits", static_cast<int32_t>(d.x("kv_bits")));
   d.set("group", static_cast<int32_t>(d.x("kv_group")));
   d.set("format", format_of(d));
+  d.set("v_bits", static_cast<int32_t>(d.x("kv_v_bits")));
 }
 
 bool integers(Filler& f, const Tensor& x) {

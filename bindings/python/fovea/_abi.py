@@ -291,6 +291,7 @@ class XKvFormat(enum.IntEnum):
     GROUPS = 0  # scale and zero of a group (KIVI)
     LEVELS = 1  # levels, offset and range, outliers (KVQuant)
     NORMS = 2  # levels times the norm of a token's head (TurboQuant)
+    TILES = 3  # scale and zero of lines, a factor of columns (KVarN)
 
 
 class XConv1dActivation(enum.IntEnum):
@@ -2164,6 +2165,8 @@ class XKvAppendParams(C.Structure):
         ("v_zero", Tensor),
         ("k_tail", Tensor),
         ("v_tail", Tensor),
+        ("k_factor", Tensor),
+        ("v_factor", Tensor),
         ("k_level", Tensor),
         ("v_level", Tensor),
         ("k_offset", Tensor),
@@ -2185,6 +2188,8 @@ class XKvAppendParams(C.Structure):
         ("group", C.c_int32),
         ("flush", C.c_int32),
         ("format", C.c_int32),
+        ("v_bits", C.c_int32),
+        ("reserved", C.c_int32),
     ]
 
 
@@ -2200,6 +2205,8 @@ class XKvDecodeParams(C.Structure):
         ("v_zero", Tensor),
         ("k_tail", Tensor),
         ("v_tail", Tensor),
+        ("k_factor", Tensor),
+        ("v_factor", Tensor),
         ("k_level", Tensor),
         ("v_level", Tensor),
         ("k_offset", Tensor),
@@ -2234,6 +2241,8 @@ class XKvDecodeParams(C.Structure):
         ("format", C.c_int32),
         ("rope_begin", C.c_int32),
         ("rope_interleaved", C.c_int32),
+        ("v_bits", C.c_int32),
+        ("reserved", C.c_int32),
     ]
 
 
@@ -2736,8 +2745,8 @@ SIZES = {
     XGsaBackwardParams: 1864,
     XTpaForwardParams: 1624,
     XTpaBackwardParams: 2184,
-    XKvAppendParams: 2528,
-    XKvDecodeParams: 2960,
+    XKvAppendParams: 2728,
+    XKvDecodeParams: 3160,
     XConv1dForwardParams: 1280,
     XConv1dBackwardParams: 1368,
     XGlaForwardParams: 2568,

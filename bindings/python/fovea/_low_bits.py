@@ -285,12 +285,13 @@ class QuantisedLayer(hf.CacheLayerMixin):
 
 
 class QuantisedCache(hf.Cache):
-    """past_key_values for generate() in 2 or 4 bits (KIVI), read by attn_implementation="fovea".
+    """past_key_values for generate() in 2 or 4 bits (KIVI, KVarN), read by
+    attn_implementation="fovea".
 
         cache = fovea.transformers.QuantisedCache("kivi2")
         model.generate(**inputs, past_key_values=cache)
 
-    recipe    "kivi2" or "kivi4"
+    recipe    "kivi2", "kivi4" or "kvarn"
     options   group, residual, page and capacity of fovea.torch.QuantisedCache
 
     The prompt is read in 16 bits, or as "fovea:<method>" reads it, and then quantised, as KIVI does;

@@ -6906,14 +6906,15 @@ def tpa_backward(ctx_or_a_k=None, /, a_k=None, b_k=None, a_v=None, b_v=None, o=N
 
 def kv_append(ctx_or_k_new=None, /, k_new=None, v_new=None, k_code=None, v_code=None, counter=None,
               page_table=None, *, ctx=None, k_scale=None, k_zero=None, v_scale=None, v_zero=None,
-              k_tail=None, v_tail=None, k_level=None, v_level=None, k_offset=None, k_range=None,
-              v_bound=None, k_norm=None, v_norm=None, k_outlier=None, v_outlier=None, k_first=None,
-              v_first=None, query_start=None, query_len=None, cache_row=None, query_max=0, bits=0,
-              group=0, flush=0, format=0):
+              k_tail=None, v_tail=None, k_factor=None, v_factor=None, k_level=None, v_level=None,
+              k_offset=None, k_range=None, v_bound=None, k_norm=None, v_norm=None, k_outlier=None,
+              v_outlier=None, k_first=None, v_first=None, query_start=None, query_len=None,
+              cache_row=None, query_max=0, bits=0, group=0, flush=0, format=0, v_bits=0):
     """Appends new tokens to the caches.  In formats 1 and 2 a token is quantised as it comes, and
-    `flush` does nothing.  In format 0 each is appended as this:
-      1. Where `residual` keys are in the tail, they are quantised into pages, which empties it.
-      2. Where residual + 1 values are in the tail, the oldest is quantised.
+    `flush` does nothing.  In formats 0 and 3 each is appended as this:
+      1. Where `residual` keys are in the tail, they are quantised into pages, which empties it; in
+         format 3 with their values.
+      2. In format 0, where residual + 1 values are in the tail, the oldest is quantised.
       3. The token goes to both tails, and the length grows by one.
     Bits of n tokens are those of n calls with one token.  With `flush` what steps 1 and 2 would do
     next is done at the end, without waiting for a token: values at `residual` already.  A call
@@ -6925,7 +6926,9 @@ def kv_append(ctx_or_k_new=None, /, k_new=None, v_new=None, k_code=None, v_code=
     serves all lengths.
 
     Bits: those of the host, the same every run.
-    Limits: every valid call has a kernel on the host and on CUDA.  No workspace.
+    Limits: every valid call has a kernel on the host.  CUDA has kernels of all formats, in 3 with
+    d, e and group up to 5900 on sm_80 and 8200 on Hopper.  No workspace but that of format 3 on the
+    host: a tile of each thread.
 
     Example
       fovea.experimental.kv_append(k_new, v_new, k_code, v_code, counter, page_table)
@@ -6941,12 +6944,14 @@ def kv_append(ctx_or_k_new=None, /, k_new=None, v_new=None, k_code=None, v_code=
       page_table: (rows, pages) i32: -1: page absent
 
     Optional inputs
-      k_scale: (pool, page_groups, g, d) f16: format 0
-      k_zero: (pool, page_groups, g, d) f16: format 0
-      v_scale: (pool, page, g, v_groups) f16: format 0
-      v_zero: (pool, page, g, v_groups) f16: format 0
-      k_tail: (rows, residual, g, d) as k_new: format 0
-      v_tail: (rows, ring, g, e) as k_new: format 0
+      k_scale: (pool, page_groups, g, d) f16: formats 0, 3
+      k_zero: (pool, page_groups, g, d) f16: formats 0, 3
+      v_scale: (pool, page, g, v_groups) f16: formats 0, 3
+      v_zero: (pool, page, g, v_groups) f16: formats 0, 3
+      k_tail: (rows, residual, g, d) as k_new: formats 0, 3
+      v_tail: (rows, ring, g, e) as k_new: formats 0, 3
+      k_factor: (pool, page, g) f16: format 3
+      v_factor: (pool, page_groups, g, e) f16: format 3
       k_level: (levels) f32: formats 1 and 2
       v_level: (levels) f32: formats 1 and 2
       k_offset: (g, d) f32: format 1
@@ -6956,7 +6961,7 @@ def kv_append(ctx_or_k_new=None, /, k_new=None, v_new=None, k_code=None, v_code=
       v_norm: (pool, page, g) f32: format 2
       k_outlier: (pool, page, k_outliers) i32: format 1; absent: none
       v_outlier: (pool, page, v_outliers) i32: format 1; absent: none
-      k_first: (rows, firsts, g, d) as k_new: formats 1, 2
+      k_first: (rows, firsts, g, d) as k_new: formats 1 .. 3
       v_first: (rows, firsts, g, e) as k_new: with k_first
       query_start: (r+1) i32: first packed new token of each sequence; then b = 1
       query_len: (r) i32: new tokens of each sequence; absent: all
@@ -6968,7 +6973,8 @@ def kv_append(ctx_or_k_new=None, /, k_new=None, v_new=None, k_code=None, v_code=
       bits: 2 or 4, in formats 1 and 2 also 3; 0: 2
       group: group * bits is a multiple of 32; 0: 32
       flush: 1: quantises at the end what is due
-      format: "groups", "levels", "norms"
+      format: "groups", "levels", "norms", "tiles"
+      v_bits: of values; 0: bits.  Another number than bits: format 3, 2 or 4
     """
     if ctx_or_k_new.__class__ is Context and ctx is None:
         call = Call(ctx_or_k_new, _x_kv_append)
@@ -6992,57 +6998,63 @@ def kv_append(ctx_or_k_new=None, /, k_new=None, v_new=None, k_code=None, v_code=
         call.put("k_tail", 776, k_tail, None, True)
     if v_tail is not None:
         call.put("v_tail", 872, v_tail, None, True)
+    if k_factor is not None:
+        call.put("k_factor", 968, k_factor, None, True)
+    if v_factor is not None:
+        call.put("v_factor", 1064, v_factor, None, True)
     if k_level is not None:
-        call.put("k_level", 968, k_level)
+        call.put("k_level", 1160, k_level)
     if v_level is not None:
-        call.put("v_level", 1064, v_level)
+        call.put("v_level", 1256, v_level)
     if k_offset is not None:
-        call.put("k_offset", 1160, k_offset)
+        call.put("k_offset", 1352, k_offset)
     if k_range is not None:
-        call.put("k_range", 1256, k_range)
+        call.put("k_range", 1448, k_range)
     if v_bound is not None:
-        call.put("v_bound", 1352, v_bound, None, True)
+        call.put("v_bound", 1544, v_bound, None, True)
     if k_norm is not None:
-        call.put("k_norm", 1448, k_norm, None, True)
+        call.put("k_norm", 1640, k_norm, None, True)
     if v_norm is not None:
-        call.put("v_norm", 1544, v_norm, None, True)
+        call.put("v_norm", 1736, v_norm, None, True)
     if k_outlier is not None:
-        call.put("k_outlier", 1640, k_outlier, None, True)
+        call.put("k_outlier", 1832, k_outlier, None, True)
     if v_outlier is not None:
-        call.put("v_outlier", 1736, v_outlier, None, True)
+        call.put("v_outlier", 1928, v_outlier, None, True)
     if k_first is not None:
-        call.put("k_first", 1832, k_first, None, True)
+        call.put("k_first", 2024, k_first, None, True)
     if v_first is not None:
-        call.put("v_first", 1928, v_first, None, True)
-    call.put("counter", 2024, counter, None, True)
-    call.put("page_table", 2120, page_table)
+        call.put("v_first", 2120, v_first, None, True)
+    call.put("counter", 2216, counter, None, True)
+    call.put("page_table", 2312, page_table)
     if query_start is not None:
-        call.put("query_start", 2216, query_start)
+        call.put("query_start", 2408, query_start)
     if query_len is not None:
-        call.put("query_len", 2312, query_len)
+        call.put("query_len", 2504, query_len)
     if cache_row is not None:
-        call.put("cache_row", 2408, cache_row)
+        call.put("cache_row", 2600, cache_row)
     if query_max:
-        call.scalar("q", 2504, query_max, "query_max")
+        call.scalar("q", 2696, query_max, "query_max")
     if bits:
-        call.scalar("i", 2512, bits, "bits")
+        call.scalar("i", 2704, bits, "bits")
     if group:
-        call.scalar("i", 2516, group, "group")
+        call.scalar("i", 2708, group, "group")
     if flush:
-        call.scalar("i", 2520, flush, "flush")
+        call.scalar("i", 2712, flush, "flush")
     if format:
-        call.enum(2524, format, "format", KvFormat)
+        call.enum(2716, format, "format", KvFormat)
+    if v_bits:
+        call.scalar("i", 2720, v_bits, "v_bits")
     return call.run()
 
 
 def kv_decode(ctx_or_q=None, /, q=None, k_code=None, v_code=None, counter=None, page_table=None, *,
               ctx=None, o=None, lse=None, k_scale=None, k_zero=None, v_scale=None, v_zero=None,
-              k_tail=None, v_tail=None, k_level=None, v_level=None, k_offset=None, k_range=None,
-              v_bound=None, k_norm=None, v_norm=None, k_outlier=None, v_outlier=None, k_first=None,
-              v_first=None, query_start=None, query_len=None, cache_row=None, sink_logit=None,
-              cos=None, sin=None, e=None, query_max=0, key_max=0, window_left=0, window_right=0,
-              sink_keys=0, scale=0.0, causal=0, bits=0, group=0, splits=0, format=0, rope_begin=0,
-              rope_interleaved=0):
+              k_tail=None, v_tail=None, k_factor=None, v_factor=None, k_level=None, v_level=None,
+              k_offset=None, k_range=None, v_bound=None, k_norm=None, v_norm=None, k_outlier=None,
+              v_outlier=None, k_first=None, v_first=None, query_start=None, query_len=None,
+              cache_row=None, sink_logit=None, cos=None, sin=None, e=None, query_max=0, key_max=0,
+              window_left=0, window_right=0, sink_keys=0, scale=0.0, causal=0, bits=0, group=0,
+              splits=0, format=0, rope_begin=0, rope_interleaved=0, v_bits=0):
     """Attention over such a cache, after x_kv_append has put the rows' own tokens there: o and lse are
     attention_forward's over x' and the tails.  Row i of Lq is at position i + length - Lq.  A token
     that is quantised into a page that is -1 is not there, nor is a first token of such a page.
@@ -7055,7 +7067,7 @@ def kv_decode(ctx_or_q=None, /, q=None, k_code=None, v_code=None, counter=None, 
                        and v_zero to their size
         formats 1, 2   cos and sin of all columns, not interleaved; rows of codes contiguous and
                        aligned to 4 * bits bytes (3 bits: 4); entries of a token's outliers contiguous
-    The host does in format 0 for groups to 128, without cos.  Otherwise keys and values are formed
+    The host does in formats 0 and 3 for groups to 128, without cos.  Otherwise keys and values are formed
     in the workspace for attention_forward: d + e numbers a key head of each token that a sequence
     may have.
 
@@ -7078,12 +7090,14 @@ def kv_decode(ctx_or_q=None, /, q=None, k_code=None, v_code=None, counter=None, 
       lse: (b, h, s) f32
 
     Optional inputs
-      k_scale: (pool, page_groups, g, d) f16: format 0
-      k_zero: (pool, page_groups, g, d) f16: format 0
-      v_scale: (pool, page, g, v_groups) f16: format 0
-      v_zero: (pool, page, g, v_groups) f16: format 0
-      k_tail: (rows, residual, g, d) as q: format 0
-      v_tail: (rows, ring, g, e) as q: format 0
+      k_scale: (pool, page_groups, g, d) f16: formats 0, 3
+      k_zero: (pool, page_groups, g, d) f16: formats 0, 3
+      v_scale: (pool, page, g, v_groups) f16: formats 0, 3
+      v_zero: (pool, page, g, v_groups) f16: formats 0, 3
+      k_tail: (rows, residual, g, d) as q: formats 0, 3
+      v_tail: (rows, ring, g, e) as q: formats 0, 3
+      k_factor: (pool, page, g) f16: format 3
+      v_factor: (pool, page_groups, g, e) f16: format 3
       k_level: (levels) f32: formats 1 and 2
       v_level: (levels) f32: formats 1 and 2
       k_offset: (g, d) f32: format 1
@@ -7093,7 +7107,7 @@ def kv_decode(ctx_or_q=None, /, q=None, k_code=None, v_code=None, counter=None, 
       v_norm: (pool, page, g) f32: format 2
       k_outlier: (pool, page, k_outliers) i32: format 1; absent: none
       v_outlier: (pool, page, v_outliers) i32: format 1; absent: none
-      k_first: (rows, firsts, g, d) as q: formats 1, 2
+      k_first: (rows, firsts, g, d) as q: formats 1 .. 3
       v_first: (rows, firsts, g, e) as q: with k_first
       query_start: (r+1) i32: as in attention.h, and so for the fields below
       query_len: (r) i32
@@ -7116,9 +7130,10 @@ def kv_decode(ctx_or_q=None, /, q=None, k_code=None, v_code=None, counter=None, 
       bits: 2 or 4, in formats 1 and 2 also 3; 0: 2
       group: group * bits is a multiple of 32; 0: 32
       splits: parts the keys of a row are cut into; 0: chosen from shapes
-      format: "groups", "levels", "norms"
+      format: "groups", "levels", "norms", "tiles"
       rope_begin: as in attention.h
       rope_interleaved: as in attention.h
+      v_bits: as in x_kv_append
     """
     if ctx_or_q.__class__ is Context and ctx is None:
         call = Call(ctx_or_q, _x_kv_decode)
@@ -7141,72 +7156,79 @@ def kv_decode(ctx_or_q=None, /, q=None, k_code=None, v_code=None, counter=None, 
     v_v_tail = None
     if v_tail is not None:
         v_v_tail = call.put("v_tail", 776, v_tail, 4)
+    if k_factor is not None:
+        call.put("k_factor", 872, k_factor)
+    v_v_factor = None
+    if v_factor is not None:
+        v_v_factor = call.put("v_factor", 968, v_factor, 4)
     if k_level is not None:
-        call.put("k_level", 872, k_level)
+        call.put("k_level", 1064, k_level)
     if v_level is not None:
-        call.put("v_level", 968, v_level)
+        call.put("v_level", 1160, v_level)
     if k_offset is not None:
-        call.put("k_offset", 1064, k_offset)
+        call.put("k_offset", 1256, k_offset)
     if k_range is not None:
-        call.put("k_range", 1160, k_range)
+        call.put("k_range", 1352, k_range)
     if v_bound is not None:
-        call.put("v_bound", 1256, v_bound)
+        call.put("v_bound", 1448, v_bound)
     if k_norm is not None:
-        call.put("k_norm", 1352, k_norm)
+        call.put("k_norm", 1544, k_norm)
     if v_norm is not None:
-        call.put("v_norm", 1448, v_norm)
+        call.put("v_norm", 1640, v_norm)
     if k_outlier is not None:
-        call.put("k_outlier", 1544, k_outlier)
+        call.put("k_outlier", 1736, k_outlier)
     if v_outlier is not None:
-        call.put("v_outlier", 1640, v_outlier)
+        call.put("v_outlier", 1832, v_outlier)
     if k_first is not None:
-        call.put("k_first", 1736, k_first)
+        call.put("k_first", 1928, k_first)
     v_v_first = None
     if v_first is not None:
-        v_v_first = call.put("v_first", 1832, v_first, 4)
-    call.put("counter", 1928, counter)
-    call.put("page_table", 2024, page_table)
+        v_v_first = call.put("v_first", 2024, v_first, 4)
+    call.put("counter", 2120, counter)
+    call.put("page_table", 2216, page_table)
     if query_start is not None:
-        call.put("query_start", 2312, query_start)
+        call.put("query_start", 2504, query_start)
     if query_len is not None:
-        call.put("query_len", 2408, query_len)
+        call.put("query_len", 2600, query_len)
     if cache_row is not None:
-        call.put("cache_row", 2504, cache_row)
+        call.put("cache_row", 2696, cache_row)
     if sink_logit is not None:
-        call.put("sink_logit", 2600, sink_logit)
+        call.put("sink_logit", 2792, sink_logit)
     if cos is not None:
-        call.put("cos", 2696, cos)
+        call.put("cos", 2888, cos)
     if sin is not None:
-        call.put("sin", 2792, sin)
-    o = call.out("o", 2120, o, lambda: (v_q[2][0], v_q[2][1], v_q[2][2], call.size("e", e,
-        (v_v_tail, 3, 0), (v_v_first, 3, 0))), v_q[1])
+        call.put("sin", 2984, sin)
+    o = call.out("o", 2312, o, lambda: (v_q[2][0], v_q[2][1], v_q[2][2], call.size("e", e,
+        (v_v_tail, 3, 0), (v_v_factor, 3, 0), (v_v_first, 3, 0))), v_q[1])
     if lse is not None:
-        lse = None if lse is False else call.out("lse", 2216, lse, (v_q[2][0], v_q[2][2],
+        lse = None if lse is False else call.out("lse", 2408, lse, (v_q[2][0], v_q[2][2],
             v_q[2][1]), 1)
     if query_max:
-        call.scalar("q", 2888, query_max, "query_max")
+        call.scalar("q", 3080, query_max, "query_max")
     if key_max:
-        call.scalar("q", 2896, key_max, "key_max")
+        call.scalar("q", 3088, key_max, "key_max")
     if window_left:
-        call.scalar("q", 2904, window_left, "window_left")
+        call.scalar("q", 3096, window_left, "window_left")
     if window_right:
-        call.scalar("q", 2912, window_right, "window_right")
+        call.scalar("q", 3104, window_right, "window_right")
     if sink_keys:
-        call.scalar("q", 2920, sink_keys, "sink_keys")
+        call.scalar("q", 3112, sink_keys, "sink_keys")
     if scale:
-        call.scalar("f", 2928, scale, "scale")
+        call.scalar("f", 3120, scale, "scale")
     if causal:
-        call.scalar("i", 2932, causal, "causal")
+        call.scalar("i", 3124, causal, "causal")
     if bits:
-        call.scalar("i", 2936, bits, "bits")
+        call.scalar("i", 3128, bits, "bits")
     if group:
-        call.scalar("i", 2940, group, "group")
+        call.scalar("i", 3132, group, "group")
     if splits:
-        call.scalar("i", 2944, splits, "splits")
+        call.scalar("i", 3136, splits, "splits")
     if format:
-        call.enum(2948, format, "format", KvFormat)
+        call.enum(3140, format, "format", KvFormat)
     if rope_begin:
-        call.scalar("i", 2952, rope_begin, "rope_begin")
+        call.scalar("i", 3144, rope_begin, "rope_begin")
     if rope_interleaved:
-        call.scalar("i", 2956, rope_interleaved, "rope_interleaved")
+        call.scalar("i", 3148, rope_interleaved, "rope_interleaved")
+    if v_bits:
+        call.scalar("i", 3152, v_bits, "v_bits")
     return call.run(o, lse)

@@ -2951,6 +2951,8 @@ class _kv_append(TypedDict, total=False):
     v_zero: Array | None
     k_tail: Array | None
     v_tail: Array | None
+    k_factor: Array | None
+    v_factor: Array | None
     k_level: Array | None
     v_level: Array | None
     k_offset: Array | None
@@ -2969,7 +2971,8 @@ class _kv_append(TypedDict, total=False):
     bits: Int
     group: Int
     flush: Int
-    format: Literal["groups", "levels", "norms"] | KvFormat | Int
+    format: Literal["groups", "levels", "norms", "tiles"] | KvFormat | Int
+    v_bits: Int
 
 @overload
 def kv_append(ctx: Context | None, k_new: Array, v_new: Array, k_code: Array, v_code: Array,
@@ -2986,6 +2989,8 @@ class _kv_decode(TypedDict, total=False):
     v_zero: Array | None
     k_tail: Array | None
     v_tail: Array | None
+    k_factor: Array | None
+    v_factor: Array | None
     k_level: Array | None
     v_level: Array | None
     k_offset: Array | None
@@ -3014,9 +3019,10 @@ class _kv_decode(TypedDict, total=False):
     bits: Int
     group: Int
     splits: Int
-    format: Literal["groups", "levels", "norms"] | KvFormat | Int
+    format: Literal["groups", "levels", "norms", "tiles"] | KvFormat | Int
     rope_begin: Int
     rope_interleaved: Int
+    v_bits: Int
 
 @overload
 def kv_decode(ctx: Context | None, q: A, k_code: Array, v_code: Array, counter: Array,

@@ -1,8 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Levels of low-bit caches, for x_kv_append and x_kv_decode in the formats of levels and norms.
+"""Levels of low-bit caches, for x_kv_append and x_kv_decode in the formats of levels and norms, and
+the rotation that TurboQuant and KVarN want.
 
     tables = fovea.levels.kvquant(k, v, bits=3, k_weight=gradient_of_k**2)
     fovea.x_kv_append(k_new, v_new, ..., bits=3, format=1, **tables)
+
+    turn = fovea.levels.hadamard(128)
+    fovea.x_kv_append(k_new @ turn, v_new @ turn, ..., bits=4, v_bits=2, group=128, format=3)
+    o = fovea.recipe("kvarn")(q @ turn, ...) @ turn.T
 
 Needs NumPy.  The same samples give the same levels."""
 
@@ -122,3 +127,18 @@ def turboquant(bits: int, width: int, steps: int = 2000) -> Any:
         density = numpy.exp(-(edge**2) / 2) / math.sqrt(2 * math.pi)
         level = (density[:-1] - density[1:]) / numpy.diff(below(edge))
     return (level / math.sqrt(width)).astype(numpy.float32)
+
+
+def hadamard(width: int) -> Any:
+    """(width, width), orthogonal: Hadamard's matrix of the largest power of two that divides width,
+    over columns that are width / power apart.  float32."""
+    import numpy
+
+    if width < 1:
+        raise ValueError(f"width is {width}, wanted >= 1")
+    power = width & -width
+    turn = numpy.ones((1, 1))
+    while len(turn) < power:
+        turn = numpy.block([[turn, turn], [turn, -turn]])
+    spread = numpy.kron(turn / math.sqrt(power), numpy.eye(width // power))
+    return spread.astype(numpy.float32)

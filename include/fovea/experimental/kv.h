@@ -40,29 +40,48 @@
  *  NaN has code 0 where it is neither an outlier nor in range or offset.
  *  The first `firsts` tokens are in k_first and v_first as they came, and have no codes.
  *
+ *  3, by tiles (KVarN).  A tile is `group` tokens of one head.  Its columns are tokens of keys or
+ *  channels of values; its lines are channels of keys or tokens of values.
+ *    x / factor  is quantised as in format 0, a line as a group; a column has a factor
+ *    x'          = (code scale + zero) factor
+ *  Factors even out the standard deviations of columns and lines, in 16 passes.  Of n numbers
+ *    dev(y) = sqrt(sum (y - mean)^2 / (n - 1)),  mean = (sum y) / n
+ *  In f32, each step rounded, sums in order, x / c as x (1 / c); from c = 1 and l = 1 on a pass is
+ *    c = within(c within(dev(x / l) / c, 0.001, 1000)) for all columns, then l, by dev(x / c)
+ *    within(s) = within(s, 0.7408182, 22026.465)
+ *    spread    = largest / smallest dev(x / l) / c, plus largest / smallest dev(x / c) / l;
+ *                a smallest one is at least 1e-8
+ *  factor is f16(c) of the least spread among the start and the passes, of equals the last; 1 where
+ *  the start has NaN.
+ *  The first `firsts` tokens, a multiple of group, are in k_first and v_first.  Later tokens are in
+ *  the tails, at most `residual` of keys and of values: token j in slot j - counter[1].
+ *
  *  Keys are stored as they are given.  Rotate them before, or let decode do so by cos and sin.
  *
  *  counter[row] is, on the device:
  *    0  length: tokens of the sequence
- *    1  keys that are quantised: in format 0 a multiple of group, else the length
- *    2  values that are quantised: in format 0 at most as many, else the length
+ *    1  keys that are not in a tail: in formats 0 and 3 a multiple of group, else the length
+ *    2  values that are not: in format 0 at most as many, else as many
  *    3  not read, not written
  *  A row begins with zeros.  To shorten a sequence, lower all three to the new length where they
- *  exceed it.  In format 0 below counter[1] that length has to be a multiple of group.  A sequence
- *  moves with its pages, its tails or first tokens, and its counter.
+ *  exceed it.  In formats 0 and 3 below counter[1] that length has to be a multiple of group, or
+ *  within the first tokens.  A sequence moves with its pages, its tails, its first tokens and its
+ *  counter.
  *  Sequences with a common prefix may share the pages that it fills, with tokens that all of them
  *  have quantised: nothing writes there.
  *
  *  Sources: KIVI (2402.02750), with zero and scale as above in place of f16 arithmetic.  KVQuant
- *  (2401.18079).  TurboQuant (2504.19874): the variant for the mean squared error.
+ *  (2401.18079).  TurboQuant (2504.19874): the variant for the mean squared error.  KVarN
+ *  (2606.03458), with its authors' bounds of factors; scale, zero and factor are rounded before
+ *  codes are found.
  *
  *  Extents of its own:
  *    page_groups = 2: groups of keys in a page, page / group
  *    k_words = 1: group * bits / 32
- *    v_words = 1: e * bits / 32
- *    v_groups = 1: e / group
+ *    v_words = 1: e * v_bits / 32
+ *    v_groups = 1: e / group, in format 3 one
  *    residual = 8: keys of a tail, a multiple of group
- *    ring = 9: values of a tail, residual + 1
+ *    ring = 9: values of a tail, residual + 1, in format 3 residual
  *    levels = 4: 2^bits
  *    firsts = 1: tokens that stay as they came
  *    k_outliers = 2: outliers of a key over all heads
@@ -80,13 +99,15 @@ extern "C" {
 typedef enum fovea_x_kv_format {
   FOVEA_X_KV_FORMAT_GROUPS = 0, /**< scale and zero of a group (KIVI) */
   FOVEA_X_KV_FORMAT_LEVELS = 1, /**< levels, offset and range, outliers (KVQuant) */
-  FOVEA_X_KV_FORMAT_NORMS = 2   /**< levels times the norm of a token's head (TurboQuant) */
+  FOVEA_X_KV_FORMAT_NORMS = 2,  /**< levels times the norm of a token's head (TurboQuant) */
+  FOVEA_X_KV_FORMAT_TILES = 3   /**< scale and zero of lines, a factor of columns (KVarN) */
 } fovea_x_kv_format;
 
 /** Appends new tokens to the caches.  In formats 1 and 2 a token is quantised as it comes, and
- * `flush` does nothing.  In format 0 each is appended as this:
- *    1. Where `residual` keys are in the tail, they are quantised into pages, which empties it.
- *    2. Where residual + 1 values are in the tail, the oldest is quantised.
+ * `flush` does nothing.  In formats 0 and 3 each is appended as this:
+ *    1. Where `residual` keys are in the tail, they are quantised into pages, which empties it; in
+ *       format 3 with their values.
+ *    2. In format 0, where residual + 1 values are in the tail, the oldest is quantised.
  *    3. The token goes to both tails, and the length grows by one.
  *  Bits of n tokens are those of n calls with one token.  With `flush` what steps 1 and 2 would do
  *  next is done at the end, without waiting for a token: values at `residual` already.  A call
@@ -98,19 +119,23 @@ typedef enum fovea_x_kv_format {
  *  serves all lengths.
  *
  *  Bits: those of the host, the same every run.
- *  Limits: every valid call has a kernel on the host and on CUDA.  No workspace. */
+ *  Limits: every valid call has a kernel on the host.  CUDA has kernels of all formats, in 3 with
+ *  d, e and group up to 5900 on sm_80 and 8200 on Hopper.  No workspace but that of format 3 on the
+ *  host: a tile of each thread. */
 typedef struct fovea_x_kv_append_params {
   size_t struct_size;      /**< sizeof(fovea_x_kv_append_params) */
   fovea_tensor k_new;      /**< [in] (b, s, g, d) f16 bf16 */
   fovea_tensor v_new;      /**< [in] (b, s, g, e) as k_new */
   fovea_tensor k_code;     /**< [inout] (pool, page_groups, g, d, k_words) i32 */
-  fovea_tensor k_scale;    /**< [inout, optional] (pool, page_groups, g, d) f16: format 0 */
-  fovea_tensor k_zero;     /**< [inout, optional] (pool, page_groups, g, d) f16: format 0 */
+  fovea_tensor k_scale;    /**< [inout, optional] (pool, page_groups, g, d) f16: formats 0, 3 */
+  fovea_tensor k_zero;     /**< [inout, optional] (pool, page_groups, g, d) f16: formats 0, 3 */
   fovea_tensor v_code;     /**< [inout] (pool, page, g, v_words) i32 */
-  fovea_tensor v_scale;    /**< [inout, optional] (pool, page, g, v_groups) f16: format 0 */
-  fovea_tensor v_zero;     /**< [inout, optional] (pool, page, g, v_groups) f16: format 0 */
-  fovea_tensor k_tail;     /**< [inout, optional] (rows, residual, g, d) as k_new: format 0 */
-  fovea_tensor v_tail;     /**< [inout, optional] (rows, ring, g, e) as k_new: format 0 */
+  fovea_tensor v_scale;    /**< [inout, optional] (pool, page, g, v_groups) f16: formats 0, 3 */
+  fovea_tensor v_zero;     /**< [inout, optional] (pool, page, g, v_groups) f16: formats 0, 3 */
+  fovea_tensor k_tail;     /**< [inout, optional] (rows, residual, g, d) as k_new: formats 0, 3 */
+  fovea_tensor v_tail;     /**< [inout, optional] (rows, ring, g, e) as k_new: formats 0, 3 */
+  fovea_tensor k_factor;   /**< [inout, optional] (pool, page, g) f16: format 3 */
+  fovea_tensor v_factor;   /**< [inout, optional] (pool, page_groups, g, e) f16: format 3 */
   fovea_tensor k_level;    /**< [in, optional] (levels) f32: formats 1 and 2 */
   fovea_tensor v_level;    /**< [in, optional] (levels) f32: formats 1 and 2 */
   fovea_tensor k_offset;   /**< [in, optional] (g, d) f32: format 1 */
@@ -122,7 +147,7 @@ typedef struct fovea_x_kv_append_params {
                                 none */
   fovea_tensor v_outlier;  /**< [inout, optional] (pool, page, v_outliers) i32: format 1; absent:
                                 none */
-  fovea_tensor k_first;    /**< [inout, optional] (rows, firsts, g, d) as k_new: formats 1, 2 */
+  fovea_tensor k_first;    /**< [inout, optional] (rows, firsts, g, d) as k_new: formats 1 .. 3 */
   fovea_tensor v_first;    /**< [inout, optional] (rows, firsts, g, e) as k_new: with k_first */
   fovea_tensor counter;    /**< [inout] (rows, 4) i32 */
   fovea_tensor page_table; /**< [in] (rows, pages) i32: -1: page absent */
@@ -136,6 +161,8 @@ typedef struct fovea_x_kv_append_params {
   int32_t group;            /**< group * bits is a multiple of 32; 0: 32 */
   int32_t flush;            /**< 1: quantises at the end what is due */
   int32_t format;           /**< fovea_x_kv_format */
+  int32_t v_bits;           /**< of values; 0: bits.  Another number than bits: format 3, 2 or 4 */
+  int32_t reserved;         /**< 0 */
 } fovea_x_kv_append_params;
 
 FOVEA_API fovea_status fovea_x_kv_append_workspace(fovea_context* ctx,
@@ -156,20 +183,22 @@ FOVEA_API fovea_status fovea_x_kv_append(fovea_context* ctx,
  *                     and v_zero to their size
  *      formats 1, 2   cos and sin of all columns, not interleaved; rows of codes contiguous and
  *                     aligned to 4 * bits bytes (3 bits: 4); entries of a token's outliers contiguous
- *  The host does in format 0 for groups to 128, without cos.  Otherwise keys and values are formed
+ *  The host does in formats 0 and 3 for groups to 128, without cos.  Otherwise keys and values are formed
  *  in the workspace for attention_forward: d + e numbers a key head of each token that a sequence
  *  may have. */
 typedef struct fovea_x_kv_decode_params {
   size_t struct_size;       /**< sizeof(fovea_x_kv_decode_params) */
   fovea_tensor q;           /**< [in] (b, s, h, d) f16 bf16 */
   fovea_tensor k_code;      /**< [in] (pool, page_groups, g, d, k_words) i32 */
-  fovea_tensor k_scale;     /**< [in, optional] (pool, page_groups, g, d) f16: format 0 */
-  fovea_tensor k_zero;      /**< [in, optional] (pool, page_groups, g, d) f16: format 0 */
+  fovea_tensor k_scale;     /**< [in, optional] (pool, page_groups, g, d) f16: formats 0, 3 */
+  fovea_tensor k_zero;      /**< [in, optional] (pool, page_groups, g, d) f16: formats 0, 3 */
   fovea_tensor v_code;      /**< [in] (pool, page, g, v_words) i32 */
-  fovea_tensor v_scale;     /**< [in, optional] (pool, page, g, v_groups) f16: format 0 */
-  fovea_tensor v_zero;      /**< [in, optional] (pool, page, g, v_groups) f16: format 0 */
-  fovea_tensor k_tail;      /**< [in, optional] (rows, residual, g, d) as q: format 0 */
-  fovea_tensor v_tail;      /**< [in, optional] (rows, ring, g, e) as q: format 0 */
+  fovea_tensor v_scale;     /**< [in, optional] (pool, page, g, v_groups) f16: formats 0, 3 */
+  fovea_tensor v_zero;      /**< [in, optional] (pool, page, g, v_groups) f16: formats 0, 3 */
+  fovea_tensor k_tail;      /**< [in, optional] (rows, residual, g, d) as q: formats 0, 3 */
+  fovea_tensor v_tail;      /**< [in, optional] (rows, ring, g, e) as q: formats 0, 3 */
+  fovea_tensor k_factor;    /**< [in, optional] (pool, page, g) f16: format 3 */
+  fovea_tensor v_factor;    /**< [in, optional] (pool, page_groups, g, e) f16: format 3 */
   fovea_tensor k_level;     /**< [in, optional] (levels) f32: formats 1 and 2 */
   fovea_tensor v_level;     /**< [in, optional] (levels) f32: formats 1 and 2 */
   fovea_tensor k_offset;    /**< [in, optional] (g, d) f32: format 1 */
@@ -181,7 +210,7 @@ typedef struct fovea_x_kv_decode_params {
                                  none */
   fovea_tensor v_outlier;   /**< [in, optional] (pool, page, v_outliers) i32: format 1; absent:
                                  none */
-  fovea_tensor k_first;     /**< [in, optional] (rows, firsts, g, d) as q: formats 1, 2 */
+  fovea_tensor k_first;     /**< [in, optional] (rows, firsts, g, d) as q: formats 1 .. 3 */
   fovea_tensor v_first;     /**< [in, optional] (rows, firsts, g, e) as q: with k_first */
   fovea_tensor counter;     /**< [in] (rows, 4) i32 */
   fovea_tensor page_table;  /**< [in] (rows, pages) i32: -1: page absent */
@@ -210,6 +239,8 @@ typedef struct fovea_x_kv_decode_params {
   int32_t format;           /**< fovea_x_kv_format */
   int32_t rope_begin;       /**< as in attention.h */
   int32_t rope_interleaved; /**< as in attention.h */
+  int32_t v_bits;           /**< as in x_kv_append */
+  int32_t reserved;         /**< 0 */
 } fovea_x_kv_decode_params;
 
 FOVEA_API fovea_status fovea_x_kv_decode_workspace(fovea_context* ctx,

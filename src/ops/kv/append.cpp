@@ -30,6 +30,8 @@ Plan plan(const Context& ctx, const fovea_x_kv_append_params& params) {
   const KvAppend a = resolve(params);
   if (!a.cache.by_groups())
     return choose(kOp, ctx, a, kv_append_levels_host, FOVEA_CUDA_KERNELS(kv_append_levels_simt));
+  if (a.cache.by_tiles())
+    return choose(kOp, ctx, a, kv_append_tiles_host, FOVEA_CUDA_KERNELS(kv_append_tiles_simt));
   return choose(kOp, ctx, a, kv_append_host, FOVEA_CUDA_KERNELS(kv_append_simt));
 }
 

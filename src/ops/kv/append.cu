@@ -66,12 +66,18 @@ void append(Context& ctx, const KvAppend& a) {
   const int64_t count = a.sequences.count;
   const int64_t tiles = ceil_div(a.key_items() + a.value_items(), int64_t{kThreads});
   launch_pdl<quantise_kernel>(ctx, kOp, count * tiles, kThreads, 0, a, tiles, count * tiles);
+  append_tails(ctx, a);
+}
+
+}  // namespace
+
+void append_tails(Context& ctx, const KvAppend& a) {
+  const int64_t count = a.sequences.count;
   const int64_t newest = std::min(a.sequences.query_max, a.cache.ring());
   launch_pdl<tails_kernel>(ctx, kOp, count * newest, kThreads, 0, a, newest, count * newest);
   if (newest != 1) count_appended(ctx, a);
 }
 
-}  // namespace
 }  // namespace cuda
 
 extern const Kernel<KvAppend> kv_append_simt = {

@@ -33,9 +33,10 @@ FOVEA_HD void quantise_keys(const KvAppend& a, const KvAppend::Turn& t, int64_t 
                             ? *element(c.k_tail, t.row, j - t.from.keys, head, channel)
                             : *fresh(a.k_new, t, j, head, channel));
   };
-  quantise(
-      c, read, c.k_scale.at<F16>(id, at, head, channel), c.k_zero.at<F16>(id, at, head, channel),
-      [&](uint32_t word, int32_t n) { *c.k_code.at<uint32_t>(id, at, head, channel, n) = word; });
+  quantise(c.group, c.bits, read, c.k_scale.at<F16>(id, at, head, channel),
+           c.k_zero.at<F16>(id, at, head, channel), [&](uint32_t word, int32_t n) {
+             *c.k_code.at<uint32_t>(id, at, head, channel, n) = word;
+           });
 }
 
 // Group (token, head, channels) of the values that leave the tail.
@@ -55,7 +56,7 @@ FOVEA_HD void quantise_values(const KvAppend& a, const KvAppend::Turn& t, int64_
                             : *fresh(a.v_new, t, j, head, first + n));
   };
   const int64_t words = c.group / c.word_codes();
-  quantise(c, read, c.v_scale.at<F16>(id, slot, head, group),
+  quantise(c.group, c.bits, read, c.v_scale.at<F16>(id, slot, head, group),
            c.v_zero.at<F16>(id, slot, head, group), [&](uint32_t word, int32_t n) {
              *c.v_code.at<uint32_t>(id, slot, head, group * words + n) = word;
            });
@@ -67,12 +68,12 @@ FOVEA_HD void to_tails(const KvAppend& a, const KvAppend::Turn& t, int64_t n, in
                        int64_t column) {
   const Cache& c = a.cache;
   const int64_t j = t.to.length - 1 - n;
-  if (j < t.from.length) return;
+  if (j < t.from.length || j < c.firsts) return;
   if (n < c.residual && column < c.d)
     *element(c.k_tail, t.row, c.rest(j - t.from.keys, c.residual), head, column) =
         *fresh(a.k_new, t, j, head, column);
   if (column < c.e)
-    *element(c.v_tail, t.row, c.rest(j, c.ring()), head, column) =
+    *element(c.v_tail, t.row, c.value_slot(t.from.keys, j), head, column) =
         *fresh(a.v_new, t, j, head, column);
 }
 

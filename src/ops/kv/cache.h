@@ -20,6 +20,8 @@ struct State {
 struct Cache {
   View<5> k_code;
   View<4> k_scale, k_zero, v_code, v_scale, v_zero, k_tail, v_tail;
+  View<3> k_factor;  // of tiles
+  View<4> v_factor;
   View<2> counter, page_table;
   // Of the formats of levels.
   View<1> k_level, v_level;
@@ -27,15 +29,17 @@ struct Cache {
   View<3> v_bound, k_norm, v_norm, k_outlier, v_outlier;
   View<4> k_first, v_first;
   int32_t dtype;  // of tails and first tokens
-  int32_t bits, group, format;
+  int32_t bits, v_bits, group, format;
   int64_t g, d, e, residual, page, pages, pool, rows;
   int64_t firsts, k_outliers, v_outliers;
 
-  FOVEA_HD int64_t ring() const { return residual + 1; }
+  FOVEA_HD int64_t ring() const { return by_tiles() ? residual : residual + 1; }
   FOVEA_HD int64_t capacity() const { return pages * page; }
   FOVEA_HD int32_t largest() const { return (1 << bits) - 1; }
   FOVEA_HD int32_t word_codes() const { return 32 / bits; }
-  FOVEA_HD bool by_groups() const { return format == FOVEA_X_KV_FORMAT_GROUPS; }
+  // With scales, zeros and tails; tiles have factors too.
+  FOVEA_HD bool by_groups() const { return format == FOVEA_X_KV_FORMAT_GROUPS || by_tiles(); }
+  FOVEA_HD bool by_tiles() const { return format == FOVEA_X_KV_FORMAT_TILES; }
 
   // Within bounds, whatever the device holds.
   FOVEA_HD State state(int64_t row) const {
@@ -45,6 +49,9 @@ struct Cache {
     if (!by_groups()) return {s.length, s.length, s.length};
     const int64_t first = s.length - residual, keys = at[counter.stride[1]];
     s.keys = clamp_i64(keys, first > 0 ? first : 0, s.length);
+    if (s.keys < firsts) s.keys = firsts < s.length ? firsts : s.length;
+    s.values = s.keys;
+    if (by_tiles()) return s;
     const int64_t values = at[2 * counter.stride[1]];
     s.values = clamp_i64(values, first > 1 ? first - 1 : 0, s.keys);
     return s;
@@ -58,40 +65,47 @@ struct Cache {
   }
   // Code n of a stream whose word w is at(w).  Codes of 3 bits may lie in two words.
   template <class At>
-  FOVEA_HD uint32_t code_in(const At& at, int64_t n) const {
+  static FOVEA_HD uint32_t code_in(const At& at, int64_t n, int32_t bits) {
     const int64_t bit = n * bits, w = bit / 32;
     const auto low = static_cast<int32_t>(bit % 32);
     uint32_t word = *at(w) >> low;
     if (low + bits > 32) word |= *at(w + 1) << (32 - low);
-    return word & static_cast<uint32_t>(largest());
+    return word & ((uint32_t{1} << bits) - 1);
   }
   // Codes of column c of key j of a page, and of value j.
   FOVEA_HD uint32_t key_code(int64_t id, int64_t head, int64_t j, int64_t c) const {
     const int64_t slot = rest(j, page), block = quotient(slot, group);
     return code_in([&](int64_t w) { return k_code.at<uint32_t>(id, block, head, c, w); },
-                   slot - block * group);
+                   slot - block * group, bits);
   }
   FOVEA_HD uint32_t value_code(int64_t id, int64_t head, int64_t j, int64_t c) const {
     const int64_t slot = rest(j, page);
-    return code_in([&](int64_t w) { return v_code.at<uint32_t>(id, slot, head, w); }, c);
+    return code_in([&](int64_t w) { return v_code.at<uint32_t>(id, slot, head, w); }, c, v_bits);
   }
-  // The numbers of format 0.
+  // The numbers of formats 0 and 3.
   FOVEA_HD float key(int64_t id, int64_t head, int64_t j, int64_t c) const {
-    const int64_t block = quotient(rest(j, page), group);
-    return number(key_code(id, head, j, c), *k_scale.at<F16>(id, block, head, c),
-                  *k_zero.at<F16>(id, block, head, c));
+    const int64_t slot = rest(j, page), block = quotient(slot, group);
+    const float x = number(key_code(id, head, j, c), *k_scale.at<F16>(id, block, head, c),
+                           *k_zero.at<F16>(id, block, head, c));
+    return by_tiles() ? x * to_float(*k_factor.at<F16>(id, slot, head)) : x;
   }
   FOVEA_HD float value(int64_t id, int64_t head, int64_t j, int64_t c) const {
-    const int64_t slot = rest(j, page), part = quotient(c, group);
-    return number(value_code(id, head, j, c), *v_scale.at<F16>(id, slot, head, part),
-                  *v_zero.at<F16>(id, slot, head, part));
+    const int64_t slot = rest(j, page), part = by_tiles() ? 0 : quotient(c, group);
+    const float x = number(value_code(id, head, j, c), *v_scale.at<F16>(id, slot, head, part),
+                           *v_zero.at<F16>(id, slot, head, part));
+    return by_tiles() ? x * to_float(*v_factor.at<F16>(id, quotient(slot, group), head, c)) : x;
   }
   FOVEA_HD float key_in_tail(int64_t row, const State& s, int64_t head, int64_t j,
                              int64_t c) const {
     return load_fp(k_tail.at<F16>(row, j - s.keys, head, c), dtype, 0);
   }
-  FOVEA_HD float value_in_tail(int64_t row, int64_t head, int64_t j, int64_t c) const {
-    return load_fp(v_tail.at<F16>(row, rest(j, ring()), head, c), dtype, 0);
+  // Of token j in v_tail; `keys` are in no tail, or were when the tail was empty.
+  FOVEA_HD int64_t value_slot(int64_t keys, int64_t j) const {
+    return by_tiles() ? rest(j - keys, residual) : rest(j, ring());
+  }
+  FOVEA_HD float value_in_tail(int64_t row, const State& s, int64_t head, int64_t j,
+                               int64_t c) const {
+    return load_fp(v_tail.at<F16>(row, value_slot(s.keys, j), head, c), dtype, 0);
   }
 
   // code scale + zero: the product is exact, so this is one rounding.
@@ -116,27 +130,27 @@ FOVEA_HD uint32_t code_of(float x, int32_t largest) {
   return bits_of(x + shift) - bits_of(shift);
 }
 
-// Quantises x = read(0) .. read(group - 1).  put(word, n) stores word n of the codes.
+// Quantises x = read(0) .. read(count - 1).  put(word, n) stores word n of the codes.
 template <class Read, class Put>
-FOVEA_HD void quantise(const Cache& cache, const Read& read, F16* scale, F16* zero,
+FOVEA_HD void quantise(int32_t count, int32_t bits, const Read& read, F16* scale, F16* zero,
                        const Put& put) {
   float low = read(0), high = low;
-  for (int32_t n = 1; n < cache.group; ++n) {
+  for (int32_t n = 1; n < count; ++n) {
     const float x = read(n);
     // NaN stays: no number is above or below it.
     if (x < low || x != x) low = x;
     if (x > high || x != x) high = x;
   }
-  const int32_t largest = cache.largest();
+  const int32_t largest = (1 << bits) - 1;
   const F16 step = from_float<F16>(quotient_of(high - low, static_cast<float>(largest)));
   const F16 from = from_float<F16>(low);
   *scale = step, *zero = from;
   const float by = to_float(step), off = to_float(from);
-  const int32_t codes = cache.word_codes();
-  for (int32_t w = 0; w < cache.group / codes; ++w) {
+  const int32_t codes = 32 / bits;
+  for (int32_t w = 0; w < count / codes; ++w) {
     uint32_t word = 0;
     for (int32_t i = 0; i < codes && by != 0; ++i)
-      word |= code_of(quotient_of(read(w * codes + i) - off, by), largest) << (i * cache.bits);
+      word |= code_of(quotient_of(read(w * codes + i) - off, by), largest) << (i * bits);
     put(word, w);
   }
 }

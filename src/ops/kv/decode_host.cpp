@@ -14,8 +14,8 @@ namespace {
 using host::kRows, host::kInf;
 
 constexpr int kTokensMost = kKvHostGroup;  // of a tile
-constexpr int kWordsMost = kTokensMost / 8;
 constexpr int64_t kWidthMost = 1024;
+constexpr int64_t kWordsMost = kWidthMost / 8;
 
 struct RowTile : host::RowTile {
   explicit RowTile(int64_t rows) : host::RowTile(rows) {}
@@ -131,11 +131,14 @@ class Decode {
     const bool holes = find_absent(at, first, count, absent);
     const int64_t lanes = rows.lanes;
     float *x = plan_.room.x.at(room), *k = plan_.room.k.at(room), shrink[kRows];
-    load_keys(at, first, count, absent, k);
+    float factor[kTokensMost];
+    load_keys(at, first, count, absent, k, factor);
     // Tokens lie in vectors, which few rows fill as well as many.
     float* y = plan_.room.y.at(room);
     simd_.gemm({rows.count, plan_.pitch, a_.d, plan_.room.q.at(room), d_pad_, k, plan_.pitch, y,
                 plan_.pitch, nullptr, false, false});
+    for (int64_t r = 0; c_.by_tiles() && r < rows.count; ++r)
+      for (int64_t n = 0; n < count; ++n) y[r * plan_.pitch + n] *= factor[n];
     simd_.transpose(rows.count, count, y, plan_.pitch, x, lanes);
     for (int64_t j = 0; rows.count < lanes && j < count; ++j)
       std::fill(x + j * lanes + rows.count, x + (j + 1) * lanes, 0.0f);
@@ -167,7 +170,7 @@ class Decode {
   void unpack(host::Unpack rows, int64_t step) const {
     if (step == 1) return simd_.unpack(rows);
     uint32_t room[kWordsMost];
-    const int64_t words = rows.count / c_.word_codes(), all = rows.rows;
+    const int64_t words = rows.count * rows.bits / 32, all = rows.rows;
     for (rows.rows = 1; rows.rows <= all; ++rows.rows) {
       const int64_t r = rows.rows - 1;
       for (int64_t w = 0; w < words; ++w) room[w] = rows.words[r * rows.word_row + w * step];
@@ -176,9 +179,19 @@ class Decode {
     }
   }
 
-  // k[channel][token].
-  void load_keys(const At& at, int64_t first, int64_t count, const bool* absent, float* k) const {
+  // k[channel][token]; keys of tiles are that times `factor`, others are it.
+  void load_keys(const At& at, int64_t first, int64_t count, const bool* absent, float* k,
+                 float* factor) const {
     const int64_t row = at.q.key_batch, h = at.head;
+    std::fill_n(factor, count, 1.0f);
+    float late[kWidthMost];
+    // 16-bit rows.
+    const auto load_late = [&](const View<4>& from, int64_t slot, int64_t n) {
+      host::load_row(simd_, from.data, c_.dtype,
+                     from.at<uint16_t>(row, slot, h) - from.as<uint16_t>(), from.stride[3], a_.d,
+                     late);
+      for (int64_t c = 0; c < a_.d; ++c) k[c * plan_.pitch + n] = late[c];
+    };
     for (int64_t n = 0; n < count; n += c_.group) {
       const int64_t j = first + n;
       if (j >= at.state.keys) break;
@@ -186,44 +199,66 @@ class Decode {
         for (int64_t c = 0; c < a_.d; ++c) std::fill_n(k + c * plan_.pitch + n, c_.group, 0.0f);
         continue;
       }
+      if (j < c_.firsts) {
+        for (int64_t i = n; i < std::min(n + c_.group, count); ++i)
+          load_late(c_.k_first, first + i, i);
+        continue;
+      }
       const int64_t id = c_.page_of(row, j), block = j % c_.page / c_.group;
+      if (c_.by_tiles())
+        for (int64_t i = n; i < std::min(n + c_.group, count); ++i)
+          factor[i] = to_float(*c_.k_factor.at<F16>(id, (first + i) % c_.page, h));
       unpack({a_.d, c_.group, c_.k_code.at<uint32_t>(id, block, h), c_.k_code.stride[3], c_.bits,
               c_.k_scale.at<uint16_t>(id, block, h), c_.k_zero.at<uint16_t>(id, block, h),
               c_.k_scale.stride[3], c_.k_zero.stride[3], k + n, plan_.pitch},
              c_.k_code.stride[4]);
     }
-    float late[kWidthMost];
-    for (int64_t n = std::max<int64_t>(0, at.state.keys - first); n < count; ++n) {
-      host::load_row(
-          simd_, c_.k_tail.data, c_.dtype,
-          c_.k_tail.at<uint16_t>(row, first + n - at.state.keys, h) - c_.k_tail.as<uint16_t>(),
-          c_.k_tail.stride[3], a_.d, late);
-      for (int64_t c = 0; c < a_.d; ++c) k[c * plan_.pitch + n] = late[c];
-    }
+    for (int64_t n = std::max<int64_t>(0, at.state.keys - first); n < count; ++n)
+      load_late(c_.k_tail, first + n - at.state.keys, n);
   }
 
   // v[token][e_pad].
   void load_values(const At& at, int64_t first, int64_t count, const bool* absent, float* v) const {
-    const int64_t words = c_.group / c_.word_codes(), row = at.q.key_batch, h = at.head;
+    const int64_t run = c_.by_tiles() ? a_.e : c_.group, words = run * c_.v_bits / 32;
+    const int64_t row = at.q.key_batch, h = at.head;
+    const auto load_late = [&](const View<4>& from, int64_t slot, int64_t n) {
+      host::load_row(simd_, from.data, c_.dtype,
+                     from.at<uint16_t>(row, slot, h) - from.as<uint16_t>(), from.stride[3], a_.e,
+                     v + n * e_pad_);
+    };
     for (int64_t n = 0; n < count; ++n)
       std::fill(v + n * e_pad_ + (absent[n] ? 0 : a_.e), v + (n + 1) * e_pad_, 0.0f);
     // Groups of tokens share a page.
     for (int64_t n = 0; n < count; n += c_.group) {
       const int64_t j = first + n, codes = std::min<int64_t>(c_.group, at.state.values - j);
       if (absent[n]) continue;
+      if (j < c_.firsts) {
+        for (int64_t i = n; i < std::min(n + c_.group, count); ++i)
+          load_late(c_.v_first, first + i, i);
+        continue;
+      }
       const int64_t id = codes > 0 ? c_.page_of(row, j) : 0, slot = j % c_.page;
-      for (int64_t g = 0; codes > 0 && g < a_.e / c_.group; ++g)
-        unpack({codes, c_.group, c_.v_code.at<uint32_t>(id, slot, h, g * words),
-                c_.v_code.stride[1], c_.bits, c_.v_scale.at<uint16_t>(id, slot, h, g),
+      for (int64_t g = 0; codes > 0 && g < a_.e / run; ++g)
+        unpack({codes, run, c_.v_code.at<uint32_t>(id, slot, h, g * words), c_.v_code.stride[1],
+                c_.v_bits, c_.v_scale.at<uint16_t>(id, slot, h, g),
                 c_.v_zero.at<uint16_t>(id, slot, h, g), c_.v_scale.stride[1], c_.v_zero.stride[1],
-                v + n * e_pad_ + g * c_.group, e_pad_},
+                v + n * e_pad_ + g * run, e_pad_},
                c_.v_code.stride[3]);
+      if (codes > 0 && c_.by_tiles())
+        times_factors(c_.v_factor, id, slot / c_.group, h, codes, v + n * e_pad_);
       for (int64_t i = n + std::max<int64_t>(codes, 0); i < std::min(n + c_.group, count); ++i)
-        host::load_row(
-            simd_, c_.v_tail.data, c_.dtype,
-            c_.v_tail.at<uint16_t>(row, (first + i) % c_.ring(), h) - c_.v_tail.as<uint16_t>(),
-            c_.v_tail.stride[3], a_.e, v + i * e_pad_);
+        load_late(c_.v_tail, c_.value_slot(at.state.keys, first + i), i);
     }
+  }
+  // Values of a tile: what its columns were divided by.
+  void times_factors(const View<4>& factors, int64_t id, int64_t block, int64_t head, int64_t count,
+                     float* v) const {
+    float factor[kWidthMost];
+    host::load_row(simd_, factors.data, FOVEA_F16,
+                   factors.at<uint16_t>(id, block, head) - factors.as<uint16_t>(),
+                   factors.stride[3], a_.e, factor);
+    for (int64_t n = 0; n < count; ++n)
+      for (int64_t c = 0; c < a_.e; ++c) v[n * e_pad_ + c] *= factor[c];
   }
 
   // o = shrink o + p' v.  seen, where a row may not see a key: 0 * NaN is NaN.

@@ -703,7 +703,7 @@ Text refuses(const Context& ctx, const KvDecode& x) {
   if (a.sequences.query_max > kRowsMost)
     return reason("rows of a sequence", a.sequences.query_max,
                   "at most " + Text::number(kRowsMost));
-  if (!c.by_groups()) return reason("format", c.format, "0");
+  if (c.format != FOVEA_X_KV_FORMAT_GROUPS) return reason("format", c.format, "0");
   if (a.rope.cos) return reason_given("cos");
   if (c.group != kTokens) return reason("group", c.group, "32");
   if (a.d != 64 && a.d != 128) return reason("d", a.d, "64 or 128");

@@ -30,22 +30,27 @@ FOVEA_HD void form_outliers(const KvExpand& x, const View<3>& outliers, int64_t 
   }
 }
 
-// The same of the formats of levels.
+// A first token as it came: one head's columns, every step-th from `lane` on.
+FOVEA_HD void form_first(const KvExpand& x, int64_t row, int64_t r, int64_t j, int64_t head,
+                         int64_t lane, int64_t step) {
+  const Cache& c = x.cache;
+  for (int64_t i = lane; i < c.d; i += step)
+    store(x.k, c.dtype, r, j, head, i, to_float_of(c, c.k_first, row, j, head, i));
+  for (int64_t i = lane; i < c.e; i += step)
+    store(x.v, c.dtype, r, j, head, i, to_float_of(c, c.v_first, row, j, head, i));
+}
+
+// The same of a token in the formats of levels.
 FOVEA_HD void form_levels(const KvExpand& x, int64_t row, int64_t r, int64_t j, int64_t head,
                           int64_t lane, int64_t step) {
   const Cache& c = x.cache;
   const int64_t id = c.page_of(row, j);
   if (id < 0) return;
-  const bool first = j < c.firsts;
-  const auto key = [&](int64_t i) {
-    return first ? to_float_of(c, c.k_first, row, j, head, i) : key_by_level(c, id, head, j, i);
-  };
-  const auto value = [&](int64_t i) {
-    return first ? to_float_of(c, c.v_first, row, j, head, i) : value_by_level(c, id, head, j, i);
-  };
+  if (j < c.firsts) return form_first(x, row, r, j, head, lane, step);
+  const auto key = [&](int64_t i) { return key_by_level(c, id, head, j, i); };
+  const auto value = [&](int64_t i) { return value_by_level(c, id, head, j, i); };
   for (int64_t i = lane; i < c.d; i += step) store(x.k, c.dtype, r, j, head, i, key(i));
   for (int64_t i = lane; i < c.e; i += step) store(x.v, c.dtype, r, j, head, i, value(i));
-  if (first) return;
   form_outliers(x, c.k_outlier, c.k_outliers, x.k, c.d, id, r, j, head, lane, step, key);
   form_outliers(x, c.v_outlier, c.v_outliers, x.v, c.e, id, r, j, head, lane, step, value);
 }
@@ -61,13 +66,14 @@ FOVEA_HD void form_token(const KvExpand& x, int64_t r, int64_t j, int64_t head, 
   if (!c.by_groups()) return form_levels(x, row, r, j, head, lane, step);
   const int64_t id = j < s.keys || j < s.values ? c.page_of(row, j) : -1;
   if (id < 0 && j < s.keys) return;
+  if (j < c.firsts) return form_first(x, row, r, j, head, lane, step);
   for (int64_t i = lane; i < c.d; i += step)
     store(x.k, c.dtype, r, j, head, i,
           j < s.keys ? c.key(id, head, j, i) : c.key_in_tail(row, s, head, j, i));
   for (int64_t i = lane; i < c.e; i += step) {
     const bool code = j < s.values;
     store(x.v, c.dtype, r, j, head, i,
-          !code    ? c.value_in_tail(row, head, j, i)
+          !code    ? c.value_in_tail(row, s, head, j, i)
           : id < 0 ? quiet_nan()
                    : c.value(id, head, j, i));
   }

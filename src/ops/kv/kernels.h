@@ -38,11 +38,15 @@ struct KvAppend {
       t.to.keys = t.to.values = t.to.length;
       return t;
     }
+    // First tokens are in no tail.
+    const int64_t firsts = cache.firsts < t.to.length ? cache.firsts : t.to.length;
+    if (cache.by_tiles() && t.from.keys < firsts) t.from.keys = t.to.keys = firsts;
     if (t.fresh == 0 && !flush) return t;
     // What the last token finds, or a flush.
     const int64_t seen = t.to.length - (flush ? 0 : 1), residual = cache.residual;
-    t.to.keys += quotient(seen - from.keys, residual) * residual;
+    if (seen > t.from.keys) t.to.keys += quotient(seen - t.from.keys, residual) * residual;
     if (seen - residual > from.values) t.to.values = seen - residual;
+    if (cache.by_tiles()) t.to.values = t.to.keys;
     return t;
   }
   // Bounds of what leaves the tails in one call.
@@ -56,6 +60,12 @@ struct KvAppend {
   }
   FOVEA_HD int64_t key_items() const { return blocks_most() * cache.g * cache.d; }
   FOVEA_HD int64_t value_items() const { return values_most() * cache.g * (cache.e / cache.group); }
+  // Tiles of keys and of values.
+  FOVEA_HD int64_t tile_items() const { return 2 * blocks_most() * cache.g; }
+  // First tokens that a call may bring.
+  FOVEA_HD int64_t firsts_most() const {
+    return sequences.query_max < cache.firsts ? sequences.query_max : cache.firsts;
+  }
 };
 
 // x' of every token in use, and where attention_forward finds them: in pages of `group` tokens.
@@ -90,17 +100,19 @@ struct KvDecode {
   }
 };
 
-extern const Kernel<KvAppend> kv_append_host, kv_append_levels_host;
+extern const Kernel<KvAppend> kv_append_host, kv_append_levels_host, kv_append_tiles_host;
 extern const Kernel<KvExpand> kv_expand_host;
 extern const Kernel<KvDecode> kv_decode_host;  // of groups to kKvHostGroup
 
 // CUDA builds only.
-extern const Kernel<KvAppend> kv_append_simt, kv_append_levels_simt;
+extern const Kernel<KvAppend> kv_append_simt, kv_append_levels_simt, kv_append_tiles_simt;
 extern const Kernel<KvExpand> kv_expand_simt;
 extern const Kernel<KvDecode> kv_decode_sm80, kv_decode_levels_sm80;
 namespace cuda {
 // Enqueues the counters' new states, which end an append.
 void count_appended(Context& ctx, const KvAppend& a);
+// Enqueues what ends an append: new tokens to the tails, the counters' new states.
+void append_tails(Context& ctx, const KvAppend& a);
 }  // namespace cuda
 
 }  // namespace fovea

@@ -9,7 +9,8 @@ import torch
 from fovea.torch import _cache
 
 B, G, H, D = 2, 2, 4, 64
-LIMITS = {"kivi2": 0.72, "kivi4": 0.15}  # relative error of normal numbers
+LIMITS = {"kivi2": 0.72, "kivi4": 0.15, "kvarn": 0.72}  # relative error of normal numbers
+KIVI = "kivi2", "kivi4"
 
 
 def tokens(device, n=400, dtype=torch.float16, seed=5):
@@ -35,7 +36,28 @@ def cut(xs, first, last):
 def test_append_and_decode_are_the_librarys(name, device):
     q, k, v = tokens(device)
     ours = cache(name, device)
-    bits, pages = ours.bits, 4
+    turn = torch.eye(D, device=device)
+    if name in KIVI:
+        held, numbers = kivi_cache(ours.bits, device)
+    else:
+        held, numbers = kvarn_cache(device)
+        turn = torch.from_numpy(fovea.levels.hadamard(D)).to(device)
+    for first, last in ((0, 290), (290, 291), (291, 400)):
+        qs, ks, vs = cut((q, k, v), first, last)
+        ours.append(ks, vs)
+        q_turned, *turned = ((x.float() @ turn).half().contiguous() for x in (qs, ks, vs))
+        fovea.experimental.kv_append(*turned, **held, **numbers)
+        got = ours.decode(qs, return_lse=True)
+        o, lse = fovea.recipe(name)(q_turned, lse=True, **held)
+        for x, y in zip(got, ((o.float() @ turn.T).half(), lse), strict=True):
+            assert same(x, y)
+    exact = fovea.torch.attention(*(x.float() for x in (qs, k, v)), causal=True)
+    assert 0.01 < (got[0].float() - exact).norm() / exact.norm() < LIMITS[name]
+    assert torch.equal(ours.counter, held["counter"])
+
+
+def kivi_cache(bits, device):
+    pages = 4
     f16, i32 = torch.float16, torch.int32
     make = lambda shape, dtype: torch.zeros(shape, dtype=dtype, device=device)
     keys, values = (B * pages, 4, G, D), (B * pages, 128, G, D // 32)
@@ -47,18 +69,23 @@ def test_append_and_decode_are_the_librarys(name, device):
         "counter": make((B, 4), i32),
         "page_table": torch.arange(B * pages, dtype=i32, device=device).view(B, pages),
     }  # fmt: skip
-    numbers = {"bits": bits, "group": 32}
-    for first, last in ((0, 290), (290, 291), (291, 400)):
-        qs, ks, vs = cut((q, k, v), first, last)
-        ours.append(ks, vs)
-        fovea.experimental.kv_append(ks.contiguous(), vs.contiguous(), **held, **numbers)
-        got = ours.decode(qs, return_lse=True)
-        want = fovea.recipe(name)(qs.contiguous(), lse=True, **held)
-        for x, y in zip(got, want, strict=True):
-            assert same(x, y)
-    exact = fovea.torch.attention(*(x.float() for x in (qs, k, v)), causal=True)
-    assert 0.01 < (got[0].float() - exact).norm() / exact.norm() < LIMITS[name]
-    assert torch.equal(ours.counter, held["counter"])
+    return held, {"bits": bits, "group": 32}
+
+
+def kvarn_cache(device):
+    pages, tile = 4, 128
+    f16, i32 = torch.float16, torch.int32
+    make = lambda shape, dtype: torch.zeros(shape, dtype=dtype, device=device)
+    keys, values = (B * pages, 1, G, D), (B * pages, tile, G, 1)
+    held = {
+        "k_code": make((*keys, tile * 4 // 32), i32), "k_scale": make(keys, f16),
+        "k_zero": make(keys, f16), "k_factor": make(values[:3], f16), "v_factor": make(keys, f16),
+        "v_code": make((*values[:3], D * 2 // 32), i32), "v_scale": make(values, f16),
+        "v_zero": make(values, f16), "k_tail": make((B, tile, G, D), f16),
+        "v_tail": make((B, tile, G, D), f16), "counter": make((B, 4), i32),
+        "page_table": torch.arange(B * pages, dtype=i32, device=device).view(B, pages),
+    }  # fmt: skip
+    return held, {"bits": 4, "v_bits": 2, "group": tile, "format": 3}
 
 
 def test_tokens_in_the_tails_are_exact(device):
@@ -149,7 +176,7 @@ def rounded(x, dim, bits):
     return x.movedim(-1, dim + 1).flatten(dim, dim + 1)
 
 
-@pytest.mark.parametrize("name", _cache.CACHES)
+@pytest.mark.parametrize("name", KIVI)
 @pytest.mark.parametrize("more", [0, 20])
 def test_crop_within_a_group(name, more, device):
     """What is left of a cut group is what its codes say; then other tokens follow."""
@@ -167,9 +194,24 @@ def test_crop_within_a_group(name, more, device):
     assert (ours.decode(q[:, -1:])[1] - want[0]).norm() / want.norm() < 4e-3
 
 
-def test_rows_move(device):
+def test_crop_within_a_tile(device):
     q, k, v = tokens(device)
-    ours = cache("kivi2", device)
+    ours = cache("kvarn", device)
+    ours.append(k, v)
+    assert ours.counter[0].tolist() == [400, 384, 384, 0]
+    before = ours.decode(q[:, 249:])[:, :1]
+    ours.crop(250)
+    assert ours.counter[0].tolist() == [250, 128, 128, 0]
+    after = ours.decode(q[:, 249:250])
+    assert (after - before).norm() / before.norm() < 4e-3
+    ours.append(k[:, 250:], v[:, 250:])
+    assert ours.counter[0].tolist() == [400, 384, 384, 0]
+
+
+@pytest.mark.parametrize("name", ["kivi2", "kvarn"])
+def test_rows_move(name, device):
+    q, k, v = tokens(device)
+    ours = cache(name, device)
     ours.append(k, v)
     before = ours.decode(q[:, -1:])
     ours.select(torch.tensor([1, 1, 0], device=device))
@@ -182,9 +224,12 @@ def test_rows_move(device):
 def test_bytes(device):
     assert cache("kivi2", device).bytes_a_token == G * 2 * D * 3 // 8
     assert cache("kivi4", device).bytes_a_token == G * 2 * D * 5 // 8
-    a, b = (cache("kivi2", device, capacity=n) for n in (1280, 2560))
-    table = 4 * (1280 // 128) * B
-    assert b.nbytes - a.nbytes == B * 1280 * a.bytes_a_token + table
+    # Codes, scales and zeros of channels with the factors of values, and those of tokens.
+    assert cache("kvarn", device).bytes_a_token == G * (D * 4 + D * 2 + D * 48 // 128 + 48) // 8
+    for name in ("kivi2", "kvarn"):
+        a, b = (cache(name, device, capacity=n) for n in (1280, 2560))
+        table = 4 * (1280 // 128) * B
+        assert b.nbytes - a.nbytes == B * 1280 * a.bytes_a_token + table
 
 
 def test_compiled_and_checked(device):
@@ -204,18 +249,18 @@ def test_compiled_and_checked(device):
     assert all(torch.equal(x, y) for x, y in zip(*found))
     held = cache("kivi2", device).held()
     torch.library.opcheck(
-        _cache.kv_append.op, (*cut((k, v), 0, 5), *held, None, None, None, 0, 2, 32, False)
+        _cache.kv_append.op, (*cut((k, v), 0, 5), *held, None, None, None, 0, 2, 32, False, 0, 0)
     )
     torch.library.opcheck(
         _cache.kv_decode.op,
-        (q[:, :5], *held, None, None, None, None, 0, 0, 0, 0, 0, 0.0, True, 2, 32, 0),
+        (q[:, :5], *held, None, None, None, None, 0, 0, 0, 0, 0, 0.0, True, 2, 32, 0, 0, 0),
     )
 
 
 def test_refusals(device):
     q, k, v = tokens(device, 9)
     for wrong, told in (
-        ({"recipe": "kivi3"}, "recipe is 'kivi3', wanted one of kivi2, kivi4"),
+        ({"recipe": "kivi3"}, "recipe is 'kivi3', wanted one of kivi2, kivi4, kvarn"),
         ({"group": 24}, "group is 24, wanted a multiple of 16 with 2 bits"),
         ({"group": 128}, "value_width is 64, wanted a multiple of group, 128"),
         ({"residual": 100}, "residual is 100, wanted a multiple of group, 32"),

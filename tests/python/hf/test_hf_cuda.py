@@ -120,7 +120,7 @@ def test_few_bits(method):
         assert "sm90" in name.rpartition("+")[2], name
 
 
-@pytest.mark.parametrize("recipe", ["kivi2", "kivi4"])
+@pytest.mark.parametrize("recipe", ["kivi2", "kivi4", "kvarn"])
 def test_generate_on_few_bits(recipe):
     made, ids, kept = wide()
     made.set_attn_implementation("fovea")
@@ -132,7 +132,7 @@ def test_generate_on_few_bits(recipe):
             past_key_values=cache, return_dict_in_generate=True, output_logits=True,
         )  # fmt: skip
 
-    want, whole, got, again = call(), call(residual=256), call(residual=32), call(residual=32)
+    want, whole, got, again = call(), call(residual=256), *(call(group=32, residual=32) for _ in "12")
     assert "x_kv_decode" in fovea.torch.context(ids.device).last_kernel
     assert all(map(torch.equal, got.logits, again.logits))
     assert off(whole.logits[1], want.logits[1]) < 5e-2  # all of it in 16 bits

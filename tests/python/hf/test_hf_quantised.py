@@ -162,10 +162,10 @@ def test_generate_on_2_bits():
     made = llama()
     want = generate(made, dynamic(made), n=8)
     far = {}
-    for recipe in ("kivi2", "kivi4"):
-        cache = quantised(recipe, residual=32)
+    for recipe in ("kivi2", "kvarn", "kivi4"):
+        cache = quantised(recipe, group=32, residual=32)
         got = generate(made, cache, n=8)
-        again = generate(made, quantised(recipe, residual=32), n=8)
+        again = generate(made, quantised(recipe, group=32, residual=32), n=8)
         assert all(map(torch.equal, got.logits, again.logits))
         assert torch.equal(got.logits[0], want.logits[0])
         assert torch.equal(got.sequences[:, :151], want.sequences[:, :151])
@@ -174,6 +174,7 @@ def test_generate_on_2_bits():
         assert cache.layers[0].cache.lengths.tolist() == [157 - n for n in LEFT]
         assert (cache.layers[1].cache.counter[0, 1:3] > 96).all()  # in codes
     assert 0.01 < 2 * far["kivi4"] < far["kivi2"] < 1
+    assert far["kivi4"] < far["kvarn"] < 1
     assert cache.bytes_a_token == 2 * 2 * 2 * 32 * 5 // 8 < cache.nbytes
 
 
@@ -278,7 +279,7 @@ def test_refusals():
             with pytest.raises(RuntimeError, match="codes that only fovea's attention reads: load the"):
                 made(tokens(), past_key_values=quantised())
     made.set_attn_implementation("fovea")
-    with pytest.raises(ValueError, match="recipe 'kivi3' is not served: wanted one of kivi2, kivi4"):
+    with pytest.raises(ValueError, match="recipe 'kivi3' is not served: wanted one of kivi2, kivi4, kvarn"):
         quantised("kivi3")
     with pytest.raises(TypeError, match="there is no bits, wanted group, residual, page or capacity"):
         quantised(bits=3)

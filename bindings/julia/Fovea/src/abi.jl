@@ -208,7 +208,8 @@ const X_PROJECT_ACT = (none=FOVEA_X_PROJECT_ACT_NONE, silu=FOVEA_X_PROJECT_ACT_S
 const FOVEA_X_KV_FORMAT_GROUPS = Int32(0)
 const FOVEA_X_KV_FORMAT_LEVELS = Int32(1)
 const FOVEA_X_KV_FORMAT_NORMS = Int32(2)
-const X_KV_FORMAT = (groups=FOVEA_X_KV_FORMAT_GROUPS, levels=FOVEA_X_KV_FORMAT_LEVELS, norms=FOVEA_X_KV_FORMAT_NORMS)
+const FOVEA_X_KV_FORMAT_TILES = Int32(3)
+const X_KV_FORMAT = (groups=FOVEA_X_KV_FORMAT_GROUPS, levels=FOVEA_X_KV_FORMAT_LEVELS, norms=FOVEA_X_KV_FORMAT_NORMS, tiles=FOVEA_X_KV_FORMAT_TILES)
 
 # What is applied to each sum of a convolution.
 const FOVEA_X_CONV1D_ACTIVATION_NONE = Int32(0)
@@ -1992,6 +1993,8 @@ struct XKvAppendParams
     v_zero::Tensor
     k_tail::Tensor
     v_tail::Tensor
+    k_factor::Tensor
+    v_factor::Tensor
     k_level::Tensor
     v_level::Tensor
     k_offset::Tensor
@@ -2013,6 +2016,8 @@ struct XKvAppendParams
     group::Int32
     flush::Int32
     format::Int32
+    v_bits::Int32
+    reserved::Int32
 end
 
 # fovea_x_kv_decode_params
@@ -2027,6 +2032,8 @@ struct XKvDecodeParams
     v_zero::Tensor
     k_tail::Tensor
     v_tail::Tensor
+    k_factor::Tensor
+    v_factor::Tensor
     k_level::Tensor
     v_level::Tensor
     k_offset::Tensor
@@ -2061,6 +2068,8 @@ struct XKvDecodeParams
     format::Int32
     rope_begin::Int32
     rope_interleaved::Int32
+    v_bits::Int32
+    reserved::Int32
 end
 
 # fovea_x_conv1d_forward_params

@@ -7580,10 +7580,11 @@ x_tpa_backward(arguments...; keywords...) =
     x_kv_append!(ctx, k_code, v_code, counter, k_new, v_new, page_table; keywords...)
 
 Appends new tokens to the caches.  In formats 1 and 2 a token is quantised as it comes, and
-`flush` does nothing.  In format 0 each is appended as this:
+`flush` does nothing.  In formats 0 and 3 each is appended as this:
 
-      1. Where `residual` keys are in the tail, they are quantised into pages, which empties it.
-      2. Where residual + 1 values are in the tail, the oldest is quantised.
+      1. Where `residual` keys are in the tail, they are quantised into pages, which empties it; in
+         format 3 with their values.
+      2. In format 0, where residual + 1 values are in the tail, the oldest is quantised.
       3. The token goes to both tails, and the length grows by one.
 
 Bits of n tokens are those of n calls with one token.  With `flush` what steps 1 and 2 would do
@@ -7596,7 +7597,9 @@ or a page that a call writes.  Every decision is taken on the device, so that a 
 serves all lengths.
 
 Bits: those of the host, the same every run.
-Limits: every valid call has a kernel on the host and on CUDA.  No workspace.
+Limits: every valid call has a kernel on the host.  CUDA has kernels of all formats, in 3 with
+d, e and group up to 5900 on `sm_80` and 8200 on Hopper.  No workspace but that of format 3 on the
+host: a tile of each thread.
 
 Sizes are Julia's, fastest first.
 - `k_code`: updated, (`k_words`, d, g, `page_groups`, pool) i32
@@ -7605,12 +7608,14 @@ Sizes are Julia's, fastest first.
 - `k_new`: (d, g, s, b) f16 bf16
 - `v_new`: (e, g, s, b) as `k_new`
 - `page_table`: (pages, rows) i32: -1: page absent
-- `k_scale`: updated, (d, g, `page_groups`, pool) f16: format 0
-- `k_zero`: updated, (d, g, `page_groups`, pool) f16: format 0
-- `v_scale`: updated, (`v_groups`, g, page, pool) f16: format 0
-- `v_zero`: updated, (`v_groups`, g, page, pool) f16: format 0
-- `k_tail`: updated, (d, g, residual, rows) as `k_new`: format 0
-- `v_tail`: updated, (e, g, ring, rows) as `k_new`: format 0
+- `k_scale`: updated, (d, g, `page_groups`, pool) f16: formats 0, 3
+- `k_zero`: updated, (d, g, `page_groups`, pool) f16: formats 0, 3
+- `v_scale`: updated, (`v_groups`, g, page, pool) f16: formats 0, 3
+- `v_zero`: updated, (`v_groups`, g, page, pool) f16: formats 0, 3
+- `k_tail`: updated, (d, g, residual, rows) as `k_new`: formats 0, 3
+- `v_tail`: updated, (e, g, ring, rows) as `k_new`: formats 0, 3
+- `k_factor`: updated, (g, page, pool) f16: format 3
+- `v_factor`: updated, (e, g, `page_groups`, pool) f16: format 3
 - `k_level`: (levels) f32: formats 1 and 2
 - `v_level`: (levels) f32: formats 1 and 2
 - `k_offset`: (d, g) f32: format 1
@@ -7620,7 +7625,7 @@ Sizes are Julia's, fastest first.
 - `v_norm`: updated, (g, page, pool) f32: format 2
 - `k_outlier`: updated, (`k_outliers`, page, pool) i32: format 1; absent: none
 - `v_outlier`: updated, (`v_outliers`, page, pool) i32: format 1; absent: none
-- `k_first`: updated, (d, g, firsts, rows) as `k_new`: formats 1, 2
+- `k_first`: updated, (d, g, firsts, rows) as `k_new`: formats 1 .. 3
 - `v_first`: updated, (e, g, firsts, rows) as `k_new`: with `k_first`
 - `query_start`: (r+1) i32: first packed new token of each sequence; then b = 1
 - `query_len`: (r) i32: new tokens of each sequence; absent: all
@@ -7630,13 +7635,15 @@ Sizes are Julia's, fastest first.
 - `group`: group \\* bits is a multiple of 32; 0: 32
 - `flush`: 1: quantises at the end what is due
 - `format`: a number or `:name` of `fovea_x_kv_format`
+- `v_bits`: of values; 0: bits.  Another number than bits: format 3, 2 or 4
 """
 function x_kv_append!(ctx::Target, k_code, v_code, counter, k_new, v_new, page_table;
     k_scale=nothing, k_zero=nothing, v_scale=nothing, v_zero=nothing, k_tail=nothing,
-    v_tail=nothing, k_level=nothing, v_level=nothing, k_offset=nothing, k_range=nothing,
-    v_bound=nothing, k_norm=nothing, v_norm=nothing, k_outlier=nothing, v_outlier=nothing,
-    k_first=nothing, v_first=nothing, query_start=nothing, query_len=nothing, cache_row=nothing,
-    query_max=0, bits=0, group=0, flush=false, format=0)
+    v_tail=nothing, k_factor=nothing, v_factor=nothing, k_level=nothing, v_level=nothing,
+    k_offset=nothing, k_range=nothing, v_bound=nothing, k_norm=nothing, v_norm=nothing,
+    k_outlier=nothing, v_outlier=nothing, k_first=nothing, v_first=nothing, query_start=nothing,
+    query_len=nothing, cache_row=nothing, query_max=0, bits=0, group=0, flush=false, format=0,
+    v_bits=0)
     in_k_new = needed(ctx, "x_kv_append", "k_new", k_new)
     in_v_new = needed(ctx, "x_kv_append", "v_new", v_new)
     in_k_level = whole(ctx, "x_kv_append", "k_level", k_level)
@@ -7648,9 +7655,9 @@ function x_kv_append!(ctx::Target, k_code, v_code, counter, k_new, v_new, page_t
     in_query_len = whole(ctx, "x_kv_append", "query_len", query_len)
     in_cache_row = whole(ctx, "x_kv_append", "cache_row", cache_row)
     GC.@preserve(in_k_new, in_v_new, k_code, k_scale, k_zero, v_code, v_scale, v_zero, k_tail, v_tail,
-        in_k_level, in_v_level, in_k_offset, in_k_range, v_bound, k_norm, v_norm, k_outlier,
-        v_outlier, k_first, v_first, counter, in_page_table, in_query_start, in_query_len,
-        in_cache_row, begin
+        k_factor, v_factor, in_k_level, in_v_level, in_k_offset, in_k_range, v_bound, k_norm,
+        v_norm, k_outlier, v_outlier, k_first, v_first, counter, in_page_table, in_query_start,
+        in_query_len, in_cache_row, begin
         params = XKvAppendParams(sizeof(XKvAppendParams),
             tensor(ctx, "x_kv_append", "k_new", in_k_new),
             tensor(ctx, "x_kv_append", "v_new", in_v_new),
@@ -7662,6 +7669,8 @@ function x_kv_append!(ctx::Target, k_code, v_code, counter, k_new, v_new, page_t
             tensor(ctx, "x_kv_append", "v_zero", v_zero),
             tensor(ctx, "x_kv_append", "k_tail", k_tail),
             tensor(ctx, "x_kv_append", "v_tail", v_tail),
+            tensor(ctx, "x_kv_append", "k_factor", k_factor),
+            tensor(ctx, "x_kv_append", "v_factor", v_factor),
             tensor(ctx, "x_kv_append", "k_level", in_k_level),
             tensor(ctx, "x_kv_append", "v_level", in_v_level),
             tensor(ctx, "x_kv_append", "k_offset", in_k_offset),
@@ -7682,7 +7691,9 @@ function x_kv_append!(ctx::Target, k_code, v_code, counter, k_new, v_new, page_t
             number(Int32, "x_kv_append: bits", bits),
             number(Int32, "x_kv_append: group", group),
             number(Int32, "x_kv_append: flush", flush),
-            enumerated(X_KV_FORMAT, "x_kv_append: format", format))
+            enumerated(X_KV_FORMAT, "x_kv_append: format", format),
+            number(Int32, "x_kv_append: v_bits", v_bits),
+            0)
         done = launch(ctx, fovea_x_kv_append, fovea_x_kv_append_workspace, Ref(params))
     end)
     results(done, merge(named(Val(:k_code), k_code), named(Val(:v_code), v_code), named(Val(:counter), counter)))
@@ -7707,7 +7718,7 @@ rows or fewer of a sequence CUDA reads the codes as they are:
         formats 1, 2   cos and sin of all columns, not interleaved; rows of codes contiguous and
                        aligned to 4 * bits bytes (3 bits: 4); entries of a token's outliers contiguous
 
-The host does in format 0 for groups to 128, without cos.  Otherwise keys and values are formed
+The host does in formats 0 and 3 for groups to 128, without cos.  Otherwise keys and values are formed
 in the workspace for `attention_forward`: d + e numbers a key head of each token that a sequence
 may have.
 
@@ -7717,12 +7728,14 @@ Sizes are Julia's, fastest first.
 - `v_code`: (`v_words`, g, page, pool) i32
 - `counter`: (4, rows) i32
 - `page_table`: (pages, rows) i32: -1: page absent
-- `k_scale`: (d, g, `page_groups`, pool) f16: format 0
-- `k_zero`: (d, g, `page_groups`, pool) f16: format 0
-- `v_scale`: (`v_groups`, g, page, pool) f16: format 0
-- `v_zero`: (`v_groups`, g, page, pool) f16: format 0
-- `k_tail`: (d, g, residual, rows) as q: format 0
-- `v_tail`: (e, g, ring, rows) as q: format 0
+- `k_scale`: (d, g, `page_groups`, pool) f16: formats 0, 3
+- `k_zero`: (d, g, `page_groups`, pool) f16: formats 0, 3
+- `v_scale`: (`v_groups`, g, page, pool) f16: formats 0, 3
+- `v_zero`: (`v_groups`, g, page, pool) f16: formats 0, 3
+- `k_tail`: (d, g, residual, rows) as q: formats 0, 3
+- `v_tail`: (e, g, ring, rows) as q: formats 0, 3
+- `k_factor`: (g, page, pool) f16: format 3
+- `v_factor`: (e, g, `page_groups`, pool) f16: format 3
 - `k_level`: (levels) f32: formats 1 and 2
 - `v_level`: (levels) f32: formats 1 and 2
 - `k_offset`: (d, g) f32: format 1
@@ -7732,7 +7745,7 @@ Sizes are Julia's, fastest first.
 - `v_norm`: (g, page, pool) f32: format 2
 - `k_outlier`: (`k_outliers`, page, pool) i32: format 1; absent: none
 - `v_outlier`: (`v_outliers`, page, pool) i32: format 1; absent: none
-- `k_first`: (d, g, firsts, rows) as q: formats 1, 2
+- `k_first`: (d, g, firsts, rows) as q: formats 1 .. 3
 - `v_first`: (e, g, firsts, rows) as q: with `k_first`
 - `o`: output, (e, h, s, b) as q or f32
 - `lse`: output, (s, h, b) f32
@@ -7755,15 +7768,16 @@ Sizes are Julia's, fastest first.
 - `format`: a number or `:name` of `fovea_x_kv_format`
 - `rope_begin`: as in attention.h
 - `rope_interleaved`: as in attention.h
+- `v_bits`: as in `x_kv_append`
 """
 function x_kv_decode(ctx::Target, q, k_code, v_code, counter, page_table;
     k_scale=nothing, k_zero=nothing, v_scale=nothing, v_zero=nothing, k_tail=nothing,
-    v_tail=nothing, k_level=nothing, v_level=nothing, k_offset=nothing, k_range=nothing,
-    v_bound=nothing, k_norm=nothing, v_norm=nothing, k_outlier=nothing, v_outlier=nothing,
-    k_first=nothing, v_first=nothing, o=true, lse=false, query_start=nothing, query_len=nothing,
-    cache_row=nothing, sink_logit=nothing, cos=nothing, sin=nothing, query_max=0, key_max=0,
-    window_left=0, window_right=0, sink_keys=0, scale=0, causal=false, bits=0, group=0, splits=0,
-    format=0, rope_begin=0, rope_interleaved=0)
+    v_tail=nothing, k_factor=nothing, v_factor=nothing, k_level=nothing, v_level=nothing,
+    k_offset=nothing, k_range=nothing, v_bound=nothing, k_norm=nothing, v_norm=nothing,
+    k_outlier=nothing, v_outlier=nothing, k_first=nothing, v_first=nothing, o=true, lse=false,
+    query_start=nothing, query_len=nothing, cache_row=nothing, sink_logit=nothing, cos=nothing,
+    sin=nothing, query_max=0, key_max=0, window_left=0, window_right=0, sink_keys=0, scale=0,
+    causal=false, bits=0, group=0, splits=0, format=0, rope_begin=0, rope_interleaved=0, v_bits=0)
     in_q = needed(ctx, "x_kv_decode", "q", q)
     in_k_code = needed(ctx, "x_kv_decode", "k_code", k_code)
     in_k_scale = whole(ctx, "x_kv_decode", "k_scale", k_scale)
@@ -7773,6 +7787,8 @@ function x_kv_decode(ctx::Target, q, k_code, v_code, counter, page_table;
     in_v_zero = whole(ctx, "x_kv_decode", "v_zero", v_zero)
     in_k_tail = whole(ctx, "x_kv_decode", "k_tail", k_tail)
     in_v_tail = whole(ctx, "x_kv_decode", "v_tail", v_tail)
+    in_k_factor = whole(ctx, "x_kv_decode", "k_factor", k_factor)
+    in_v_factor = whole(ctx, "x_kv_decode", "v_factor", v_factor)
     in_k_level = whole(ctx, "x_kv_decode", "k_level", k_level)
     in_v_level = whole(ctx, "x_kv_decode", "v_level", v_level)
     in_k_offset = whole(ctx, "x_kv_decode", "k_offset", k_offset)
@@ -7793,14 +7809,15 @@ function x_kv_decode(ctx::Target, q, k_code, v_code, counter, page_table;
     in_cos = whole(ctx, "x_kv_decode", "cos", cos)
     in_sin = whole(ctx, "x_kv_decode", "sin", sin)
     out_o = output(ctx, o, q, eltype(q),
-        () -> (extent("x_kv_decode", "o", "e", (v_tail, 1, 0), (v_first, 1, 0)), size(q, 2),
-            size(q, 3), size(q, 4),))
+        () -> (extent("x_kv_decode", "o", "e", (v_tail, 1, 0), (v_factor, 1, 0), (v_first, 1, 0)),
+            size(q, 2), size(q, 3), size(q, 4),))
     out_lse = output(ctx, lse, q, Float32,
         () -> (size(q, 3), size(q, 2), size(q, 4),))
     GC.@preserve(in_q, in_k_code, in_k_scale, in_k_zero, in_v_code, in_v_scale, in_v_zero, in_k_tail,
-        in_v_tail, in_k_level, in_v_level, in_k_offset, in_k_range, in_v_bound, in_k_norm,
-        in_v_norm, in_k_outlier, in_v_outlier, in_k_first, in_v_first, in_counter, in_page_table,
-        out_o, out_lse, in_query_start, in_query_len, in_cache_row, in_sink_logit, in_cos, in_sin, begin
+        in_v_tail, in_k_factor, in_v_factor, in_k_level, in_v_level, in_k_offset, in_k_range,
+        in_v_bound, in_k_norm, in_v_norm, in_k_outlier, in_v_outlier, in_k_first, in_v_first,
+        in_counter, in_page_table, out_o, out_lse, in_query_start, in_query_len, in_cache_row,
+        in_sink_logit, in_cos, in_sin, begin
         params = XKvDecodeParams(sizeof(XKvDecodeParams),
             tensor(ctx, "x_kv_decode", "q", in_q),
             tensor(ctx, "x_kv_decode", "k_code", in_k_code),
@@ -7811,6 +7828,8 @@ function x_kv_decode(ctx::Target, q, k_code, v_code, counter, page_table;
             tensor(ctx, "x_kv_decode", "v_zero", in_v_zero),
             tensor(ctx, "x_kv_decode", "k_tail", in_k_tail),
             tensor(ctx, "x_kv_decode", "v_tail", in_v_tail),
+            tensor(ctx, "x_kv_decode", "k_factor", in_k_factor),
+            tensor(ctx, "x_kv_decode", "v_factor", in_v_factor),
             tensor(ctx, "x_kv_decode", "k_level", in_k_level),
             tensor(ctx, "x_kv_decode", "v_level", in_v_level),
             tensor(ctx, "x_kv_decode", "k_offset", in_k_offset),
@@ -7844,7 +7863,9 @@ function x_kv_decode(ctx::Target, q, k_code, v_code, counter, page_table;
             number(Int32, "x_kv_decode: splits", splits),
             enumerated(X_KV_FORMAT, "x_kv_decode: format", format),
             number(Int32, "x_kv_decode: rope_begin", rope_begin),
-            number(Int32, "x_kv_decode: rope_interleaved", rope_interleaved))
+            number(Int32, "x_kv_decode: rope_interleaved", rope_interleaved),
+            number(Int32, "x_kv_decode: v_bits", v_bits),
+            0)
         done = launch(ctx, fovea_x_kv_decode, fovea_x_kv_decode_workspace, Ref(params))
     end)
     results(done, merge(named(Val(:o), out_o), named(Val(:lse), out_lse)))

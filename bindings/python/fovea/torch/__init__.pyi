@@ -47,6 +47,7 @@ class MultiTokenAttention(torch.nn.Module):
 class QuantisedCache:
     recipe: str
     bits: int
+    v_bits: int
     group: int
     residual: int
     page: int

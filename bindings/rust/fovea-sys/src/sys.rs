@@ -318,6 +318,7 @@ c_enum! {
     FOVEA_X_KV_FORMAT_GROUPS: GROUPS = 0, "scale and zero of a group (KIVI)";
     FOVEA_X_KV_FORMAT_LEVELS: LEVELS = 1, "levels, offset and range, outliers (KVQuant)";
     FOVEA_X_KV_FORMAT_NORMS: NORMS = 2, "levels times the norm of a token's head (TurboQuant)";
+    FOVEA_X_KV_FORMAT_TILES: TILES = 3, "scale and zero of lines, a factor of columns (KVarN)";
 }
 
 c_enum! {
@@ -3066,9 +3067,10 @@ c_struct! {
 c_struct! {
     /// ```text
     /// Appends new tokens to the caches.  In formats 1 and 2 a token is quantised as it comes, and
-    /// `flush` does nothing.  In format 0 each is appended as this:
-    ///   1. Where `residual` keys are in the tail, they are quantised into pages, which empties it.
-    ///   2. Where residual + 1 values are in the tail, the oldest is quantised.
+    /// `flush` does nothing.  In formats 0 and 3 each is appended as this:
+    ///   1. Where `residual` keys are in the tail, they are quantised into pages, which empties it; in
+    ///      format 3 with their values.
+    ///   2. In format 0, where residual + 1 values are in the tail, the oldest is quantised.
     ///   3. The token goes to both tails, and the length grows by one.
     /// Bits of n tokens are those of n calls with one token.  With `flush` what steps 1 and 2 would do
     /// next is done at the end, without waiting for a token: values at `residual` already.  A call
@@ -3080,41 +3082,47 @@ c_struct! {
     /// serves all lengths.
     ///
     /// Bits: those of the host, the same every run.
-    /// Limits: every valid call has a kernel on the host and on CUDA.  No workspace.
+    /// Limits: every valid call has a kernel on the host.  CUDA has kernels of all formats, in 3 with
+    /// d, e and group up to 5900 on sm_80 and 8200 on Hopper.  No workspace but that of format 3 on the
+    /// host: a tile of each thread.
     /// ```
-    fovea_x_kv_append_params: 2528 bytes;
+    fovea_x_kv_append_params: 2728 bytes;
     struct_size: usize = 0, "sizeof(fovea_x_kv_append_params)";
     k_new: fovea_tensor = 8, "`(b, s, g, d)` f16 bf16";
     v_new: fovea_tensor = 104, "`(b, s, g, e)` as k_new";
     k_code: fovea_tensor = 200, "`(pool, page_groups, g, d, k_words)` i32";
-    k_scale: fovea_tensor = 296, "`(pool, page_groups, g, d)` f16: format 0";
-    k_zero: fovea_tensor = 392, "`(pool, page_groups, g, d)` f16: format 0";
+    k_scale: fovea_tensor = 296, "`(pool, page_groups, g, d)` f16: formats 0, 3";
+    k_zero: fovea_tensor = 392, "`(pool, page_groups, g, d)` f16: formats 0, 3";
     v_code: fovea_tensor = 488, "`(pool, page, g, v_words)` i32";
-    v_scale: fovea_tensor = 584, "`(pool, page, g, v_groups)` f16: format 0";
-    v_zero: fovea_tensor = 680, "`(pool, page, g, v_groups)` f16: format 0";
-    k_tail: fovea_tensor = 776, "`(rows, residual, g, d)` as k_new: format 0";
-    v_tail: fovea_tensor = 872, "`(rows, ring, g, e)` as k_new: format 0";
-    k_level: fovea_tensor = 968, "`(levels)` f32: formats 1 and 2";
-    v_level: fovea_tensor = 1064, "`(levels)` f32: formats 1 and 2";
-    k_offset: fovea_tensor = 1160, "`(g, d)` f32: format 1";
-    k_range: fovea_tensor = 1256, "`(g, d)` f32: format 1";
-    v_bound: fovea_tensor = 1352, "`(pool, page, 2)` f32: format 1: offset and range";
-    k_norm: fovea_tensor = 1448, "`(pool, page, g)` f32: format 2";
-    v_norm: fovea_tensor = 1544, "`(pool, page, g)` f32: format 2";
-    k_outlier: fovea_tensor = 1640, "`(pool, page, k_outliers)` i32: format 1; absent: none";
-    v_outlier: fovea_tensor = 1736, "`(pool, page, v_outliers)` i32: format 1; absent: none";
-    k_first: fovea_tensor = 1832, "`(rows, firsts, g, d)` as k_new: formats 1, 2";
-    v_first: fovea_tensor = 1928, "`(rows, firsts, g, e)` as k_new: with k_first";
-    counter: fovea_tensor = 2024, "`(rows, 4)` i32";
-    page_table: fovea_tensor = 2120, "`(rows, pages)` i32: -1: page absent";
-    query_start: fovea_tensor = 2216, "`(r+1)` i32: first packed new token of each sequence; then b = 1";
-    query_len: fovea_tensor = 2312, "`(r)` i32: new tokens of each sequence; absent: all";
-    cache_row: fovea_tensor = 2408, "`(r)` i32: row of page_table, tails and counter; -1 or past the last skips the sequence; absent: its own number";
-    query_max: i64 = 2504, "most new tokens of a sequence, bounds the grid; 0: s";
-    bits: i32 = 2512, "2 or 4, in formats 1 and 2 also 3; 0: 2";
-    group: i32 = 2516, "group * bits is a multiple of 32; 0: 32";
-    flush: i32 = 2520, "1: quantises at the end what is due";
-    format: i32 = 2524, "The fovea_x_kv_format.";
+    v_scale: fovea_tensor = 584, "`(pool, page, g, v_groups)` f16: formats 0, 3";
+    v_zero: fovea_tensor = 680, "`(pool, page, g, v_groups)` f16: formats 0, 3";
+    k_tail: fovea_tensor = 776, "`(rows, residual, g, d)` as k_new: formats 0, 3";
+    v_tail: fovea_tensor = 872, "`(rows, ring, g, e)` as k_new: formats 0, 3";
+    k_factor: fovea_tensor = 968, "`(pool, page, g)` f16: format 3";
+    v_factor: fovea_tensor = 1064, "`(pool, page_groups, g, e)` f16: format 3";
+    k_level: fovea_tensor = 1160, "`(levels)` f32: formats 1 and 2";
+    v_level: fovea_tensor = 1256, "`(levels)` f32: formats 1 and 2";
+    k_offset: fovea_tensor = 1352, "`(g, d)` f32: format 1";
+    k_range: fovea_tensor = 1448, "`(g, d)` f32: format 1";
+    v_bound: fovea_tensor = 1544, "`(pool, page, 2)` f32: format 1: offset and range";
+    k_norm: fovea_tensor = 1640, "`(pool, page, g)` f32: format 2";
+    v_norm: fovea_tensor = 1736, "`(pool, page, g)` f32: format 2";
+    k_outlier: fovea_tensor = 1832, "`(pool, page, k_outliers)` i32: format 1; absent: none";
+    v_outlier: fovea_tensor = 1928, "`(pool, page, v_outliers)` i32: format 1; absent: none";
+    k_first: fovea_tensor = 2024, "`(rows, firsts, g, d)` as k_new: formats 1 .. 3";
+    v_first: fovea_tensor = 2120, "`(rows, firsts, g, e)` as k_new: with k_first";
+    counter: fovea_tensor = 2216, "`(rows, 4)` i32";
+    page_table: fovea_tensor = 2312, "`(rows, pages)` i32: -1: page absent";
+    query_start: fovea_tensor = 2408, "`(r+1)` i32: first packed new token of each sequence; then b = 1";
+    query_len: fovea_tensor = 2504, "`(r)` i32: new tokens of each sequence; absent: all";
+    cache_row: fovea_tensor = 2600, "`(r)` i32: row of page_table, tails and counter; -1 or past the last skips the sequence; absent: its own number";
+    query_max: i64 = 2696, "most new tokens of a sequence, bounds the grid; 0: s";
+    bits: i32 = 2704, "2 or 4, in formats 1 and 2 also 3; 0: 2";
+    group: i32 = 2708, "group * bits is a multiple of 32; 0: 32";
+    flush: i32 = 2712, "1: quantises at the end what is due";
+    format: i32 = 2716, "The fovea_x_kv_format.";
+    v_bits: i32 = 2720, "of values; 0: bits.  Another number than bits: format 3, 2 or 4";
+    reserved: i32 = 2724, "0";
 }
 
 c_struct! {
@@ -3131,55 +3139,59 @@ c_struct! {
     ///                    and v_zero to their size
     ///     formats 1, 2   cos and sin of all columns, not interleaved; rows of codes contiguous and
     ///                    aligned to 4 * bits bytes (3 bits: 4); entries of a token's outliers contiguous
-    /// The host does in format 0 for groups to 128, without cos.  Otherwise keys and values are formed
+    /// The host does in formats 0 and 3 for groups to 128, without cos.  Otherwise keys and values are formed
     /// in the workspace for attention_forward: d + e numbers a key head of each token that a sequence
     /// may have.
     /// ```
-    fovea_x_kv_decode_params: 2960 bytes;
+    fovea_x_kv_decode_params: 3160 bytes;
     struct_size: usize = 0, "sizeof(fovea_x_kv_decode_params)";
     q: fovea_tensor = 8, "`(b, s, h, d)` f16 bf16";
     k_code: fovea_tensor = 104, "`(pool, page_groups, g, d, k_words)` i32";
-    k_scale: fovea_tensor = 200, "`(pool, page_groups, g, d)` f16: format 0";
-    k_zero: fovea_tensor = 296, "`(pool, page_groups, g, d)` f16: format 0";
+    k_scale: fovea_tensor = 200, "`(pool, page_groups, g, d)` f16: formats 0, 3";
+    k_zero: fovea_tensor = 296, "`(pool, page_groups, g, d)` f16: formats 0, 3";
     v_code: fovea_tensor = 392, "`(pool, page, g, v_words)` i32";
-    v_scale: fovea_tensor = 488, "`(pool, page, g, v_groups)` f16: format 0";
-    v_zero: fovea_tensor = 584, "`(pool, page, g, v_groups)` f16: format 0";
-    k_tail: fovea_tensor = 680, "`(rows, residual, g, d)` as q: format 0";
-    v_tail: fovea_tensor = 776, "`(rows, ring, g, e)` as q: format 0";
-    k_level: fovea_tensor = 872, "`(levels)` f32: formats 1 and 2";
-    v_level: fovea_tensor = 968, "`(levels)` f32: formats 1 and 2";
-    k_offset: fovea_tensor = 1064, "`(g, d)` f32: format 1";
-    k_range: fovea_tensor = 1160, "`(g, d)` f32: format 1";
-    v_bound: fovea_tensor = 1256, "`(pool, page, 2)` f32: format 1: offset and range";
-    k_norm: fovea_tensor = 1352, "`(pool, page, g)` f32: format 2";
-    v_norm: fovea_tensor = 1448, "`(pool, page, g)` f32: format 2";
-    k_outlier: fovea_tensor = 1544, "`(pool, page, k_outliers)` i32: format 1; absent: none";
-    v_outlier: fovea_tensor = 1640, "`(pool, page, v_outliers)` i32: format 1; absent: none";
-    k_first: fovea_tensor = 1736, "`(rows, firsts, g, d)` as q: formats 1, 2";
-    v_first: fovea_tensor = 1832, "`(rows, firsts, g, e)` as q: with k_first";
-    counter: fovea_tensor = 1928, "`(rows, 4)` i32";
-    page_table: fovea_tensor = 2024, "`(rows, pages)` i32: -1: page absent";
-    o: fovea_tensor = 2120, "`(b, s, h, e)` as q or f32";
-    lse: fovea_tensor = 2216, "`(b, h, s)` f32";
-    query_start: fovea_tensor = 2312, "`(r+1)` i32: as in attention.h, and so for the fields below";
-    query_len: fovea_tensor = 2408, "`(r)` i32";
-    cache_row: fovea_tensor = 2504, "`(r)` i32: as in x_kv_append; without a row there are no keys";
-    sink_logit: fovea_tensor = 2600, "`(h)` f32";
-    cos: fovea_tensor = 2696, "`(positions, half)` f32: keys are stored unrotated and turned by their position after loading; v untouched";
-    sin: fovea_tensor = 2792, "`(positions, half)` f32: with cos";
-    query_max: i64 = 2888, "0: s";
-    key_max: i64 = 2896, "tokens past this index do not count, nor in length; 0: pages * page";
-    window_left: i64 = 2904, "0: all";
-    window_right: i64 = 2912, "0: all";
-    sink_keys: i64 = 2920, "needs window_left; 0: none";
-    scale: f32 = 2928, "of scores; 0: 1 / sqrt(d)";
-    causal: i32 = 2932, "1: window_right = 1";
-    bits: i32 = 2936, "2 or 4, in formats 1 and 2 also 3; 0: 2";
-    group: i32 = 2940, "group * bits is a multiple of 32; 0: 32";
-    splits: i32 = 2944, "parts the keys of a row are cut into; 0: chosen from shapes";
-    format: i32 = 2948, "The fovea_x_kv_format.";
-    rope_begin: i32 = 2952, "as in attention.h";
-    rope_interleaved: i32 = 2956, "as in attention.h";
+    v_scale: fovea_tensor = 488, "`(pool, page, g, v_groups)` f16: formats 0, 3";
+    v_zero: fovea_tensor = 584, "`(pool, page, g, v_groups)` f16: formats 0, 3";
+    k_tail: fovea_tensor = 680, "`(rows, residual, g, d)` as q: formats 0, 3";
+    v_tail: fovea_tensor = 776, "`(rows, ring, g, e)` as q: formats 0, 3";
+    k_factor: fovea_tensor = 872, "`(pool, page, g)` f16: format 3";
+    v_factor: fovea_tensor = 968, "`(pool, page_groups, g, e)` f16: format 3";
+    k_level: fovea_tensor = 1064, "`(levels)` f32: formats 1 and 2";
+    v_level: fovea_tensor = 1160, "`(levels)` f32: formats 1 and 2";
+    k_offset: fovea_tensor = 1256, "`(g, d)` f32: format 1";
+    k_range: fovea_tensor = 1352, "`(g, d)` f32: format 1";
+    v_bound: fovea_tensor = 1448, "`(pool, page, 2)` f32: format 1: offset and range";
+    k_norm: fovea_tensor = 1544, "`(pool, page, g)` f32: format 2";
+    v_norm: fovea_tensor = 1640, "`(pool, page, g)` f32: format 2";
+    k_outlier: fovea_tensor = 1736, "`(pool, page, k_outliers)` i32: format 1; absent: none";
+    v_outlier: fovea_tensor = 1832, "`(pool, page, v_outliers)` i32: format 1; absent: none";
+    k_first: fovea_tensor = 1928, "`(rows, firsts, g, d)` as q: formats 1 .. 3";
+    v_first: fovea_tensor = 2024, "`(rows, firsts, g, e)` as q: with k_first";
+    counter: fovea_tensor = 2120, "`(rows, 4)` i32";
+    page_table: fovea_tensor = 2216, "`(rows, pages)` i32: -1: page absent";
+    o: fovea_tensor = 2312, "`(b, s, h, e)` as q or f32";
+    lse: fovea_tensor = 2408, "`(b, h, s)` f32";
+    query_start: fovea_tensor = 2504, "`(r+1)` i32: as in attention.h, and so for the fields below";
+    query_len: fovea_tensor = 2600, "`(r)` i32";
+    cache_row: fovea_tensor = 2696, "`(r)` i32: as in x_kv_append; without a row there are no keys";
+    sink_logit: fovea_tensor = 2792, "`(h)` f32";
+    cos: fovea_tensor = 2888, "`(positions, half)` f32: keys are stored unrotated and turned by their position after loading; v untouched";
+    sin: fovea_tensor = 2984, "`(positions, half)` f32: with cos";
+    query_max: i64 = 3080, "0: s";
+    key_max: i64 = 3088, "tokens past this index do not count, nor in length; 0: pages * page";
+    window_left: i64 = 3096, "0: all";
+    window_right: i64 = 3104, "0: all";
+    sink_keys: i64 = 3112, "needs window_left; 0: none";
+    scale: f32 = 3120, "of scores; 0: 1 / sqrt(d)";
+    causal: i32 = 3124, "1: window_right = 1";
+    bits: i32 = 3128, "2 or 4, in formats 1 and 2 also 3; 0: 2";
+    group: i32 = 3132, "group * bits is a multiple of 32; 0: 32";
+    splits: i32 = 3136, "parts the keys of a row are cut into; 0: chosen from shapes";
+    format: i32 = 3140, "The fovea_x_kv_format.";
+    rope_begin: i32 = 3144, "as in attention.h";
+    rope_interleaved: i32 = 3148, "as in attention.h";
+    v_bits: i32 = 3152, "as in x_kv_append";
+    reserved: i32 = 3156, "0";
 }
 
 c_struct! {

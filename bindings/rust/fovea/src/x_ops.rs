@@ -2765,9 +2765,10 @@ op! {
 op! {
     /// ```text
     /// Appends new tokens to the caches.  In formats 1 and 2 a token is quantised as it comes, and
-    /// `flush` does nothing.  In format 0 each is appended as this:
-    ///   1. Where `residual` keys are in the tail, they are quantised into pages, which empties it.
-    ///   2. Where residual + 1 values are in the tail, the oldest is quantised.
+    /// `flush` does nothing.  In formats 0 and 3 each is appended as this:
+    ///   1. Where `residual` keys are in the tail, they are quantised into pages, which empties it; in
+    ///      format 3 with their values.
+    ///   2. In format 0, where residual + 1 values are in the tail, the oldest is quantised.
     ///   3. The token goes to both tails, and the length grows by one.
     /// Bits of n tokens are those of n calls with one token.  With `flush` what steps 1 and 2 would do
     /// next is done at the end, without waiting for a token: values at `residual` already.  A call
@@ -2779,7 +2780,9 @@ op! {
     /// serves all lengths.
     ///
     /// Bits: those of the host, the same every run.
-    /// Limits: every valid call has a kernel on the host and on CUDA.  No workspace.
+    /// Limits: every valid call has a kernel on the host.  CUDA has kernels of all formats, in 3 with
+    /// d, e and group up to 5900 on sm_80 and 8200 on Hopper.  No workspace but that of format 3 on the
+    /// host: a tile of each thread.
     /// ```
     XKvAppend(x_kv_append: fovea_x_kv_append_params, fovea_x_kv_append, fovea_x_kv_append_workspace)
     new {
@@ -2791,12 +2794,14 @@ op! {
         page_table set_page_table: in, "`(rows, pages)` i32: -1: page absent";
     }
     may {
-        k_scale set_k_scale: out, "`(pool, page_groups, g, d)` f16: format 0";
-        k_zero set_k_zero: out, "`(pool, page_groups, g, d)` f16: format 0";
-        v_scale set_v_scale: out, "`(pool, page, g, v_groups)` f16: format 0";
-        v_zero set_v_zero: out, "`(pool, page, g, v_groups)` f16: format 0";
-        k_tail set_k_tail: out, "`(rows, residual, g, d)` as k_new: format 0";
-        v_tail set_v_tail: out, "`(rows, ring, g, e)` as k_new: format 0";
+        k_scale set_k_scale: out, "`(pool, page_groups, g, d)` f16: formats 0, 3";
+        k_zero set_k_zero: out, "`(pool, page_groups, g, d)` f16: formats 0, 3";
+        v_scale set_v_scale: out, "`(pool, page, g, v_groups)` f16: formats 0, 3";
+        v_zero set_v_zero: out, "`(pool, page, g, v_groups)` f16: formats 0, 3";
+        k_tail set_k_tail: out, "`(rows, residual, g, d)` as k_new: formats 0, 3";
+        v_tail set_v_tail: out, "`(rows, ring, g, e)` as k_new: formats 0, 3";
+        k_factor set_k_factor: out, "`(pool, page, g)` f16: format 3";
+        v_factor set_v_factor: out, "`(pool, page_groups, g, e)` f16: format 3";
         k_level set_k_level: in, "`(levels)` f32: formats 1 and 2";
         v_level set_v_level: in, "`(levels)` f32: formats 1 and 2";
         k_offset set_k_offset: in, "`(g, d)` f32: format 1";
@@ -2806,7 +2811,7 @@ op! {
         v_norm set_v_norm: out, "`(pool, page, g)` f32: format 2";
         k_outlier set_k_outlier: out, "`(pool, page, k_outliers)` i32: format 1; absent: none";
         v_outlier set_v_outlier: out, "`(pool, page, v_outliers)` i32: format 1; absent: none";
-        k_first set_k_first: out, "`(rows, firsts, g, d)` as k_new: formats 1, 2";
+        k_first set_k_first: out, "`(rows, firsts, g, d)` as k_new: formats 1 .. 3";
         v_first set_v_first: out, "`(rows, firsts, g, e)` as k_new: with k_first";
         query_start set_query_start: in, "`(r+1)` i32: first packed new token of each sequence; then b = 1";
         query_len set_query_len: in, "`(r)` i32: new tokens of each sequence; absent: all";
@@ -2816,6 +2821,7 @@ op! {
         group set_group: i32, "group * bits is a multiple of 32; 0: 32";
         flush set_flush: bool, "1: quantises at the end what is due";
         format set_format: enum XKvFormat, "The fovea_x_kv_format.";
+        v_bits set_v_bits: i32, "of values; 0: bits.  Another number than bits: format 3, 2 or 4";
     }
 }
 
@@ -2833,7 +2839,7 @@ op! {
     ///                    and v_zero to their size
     ///     formats 1, 2   cos and sin of all columns, not interleaved; rows of codes contiguous and
     ///                    aligned to 4 * bits bytes (3 bits: 4); entries of a token's outliers contiguous
-    /// The host does in format 0 for groups to 128, without cos.  Otherwise keys and values are formed
+    /// The host does in formats 0 and 3 for groups to 128, without cos.  Otherwise keys and values are formed
     /// in the workspace for attention_forward: d + e numbers a key head of each token that a sequence
     /// may have.
     /// ```
@@ -2847,12 +2853,14 @@ op! {
         o set_o: out, "`(b, s, h, e)` as q or f32";
     }
     may {
-        k_scale set_k_scale: in, "`(pool, page_groups, g, d)` f16: format 0";
-        k_zero set_k_zero: in, "`(pool, page_groups, g, d)` f16: format 0";
-        v_scale set_v_scale: in, "`(pool, page, g, v_groups)` f16: format 0";
-        v_zero set_v_zero: in, "`(pool, page, g, v_groups)` f16: format 0";
-        k_tail set_k_tail: in, "`(rows, residual, g, d)` as q: format 0";
-        v_tail set_v_tail: in, "`(rows, ring, g, e)` as q: format 0";
+        k_scale set_k_scale: in, "`(pool, page_groups, g, d)` f16: formats 0, 3";
+        k_zero set_k_zero: in, "`(pool, page_groups, g, d)` f16: formats 0, 3";
+        v_scale set_v_scale: in, "`(pool, page, g, v_groups)` f16: formats 0, 3";
+        v_zero set_v_zero: in, "`(pool, page, g, v_groups)` f16: formats 0, 3";
+        k_tail set_k_tail: in, "`(rows, residual, g, d)` as q: formats 0, 3";
+        v_tail set_v_tail: in, "`(rows, ring, g, e)` as q: formats 0, 3";
+        k_factor set_k_factor: in, "`(pool, page, g)` f16: format 3";
+        v_factor set_v_factor: in, "`(pool, page_groups, g, e)` f16: format 3";
         k_level set_k_level: in, "`(levels)` f32: formats 1 and 2";
         v_level set_v_level: in, "`(levels)` f32: formats 1 and 2";
         k_offset set_k_offset: in, "`(g, d)` f32: format 1";
@@ -2862,7 +2870,7 @@ op! {
         v_norm set_v_norm: in, "`(pool, page, g)` f32: format 2";
         k_outlier set_k_outlier: in, "`(pool, page, k_outliers)` i32: format 1; absent: none";
         v_outlier set_v_outlier: in, "`(pool, page, v_outliers)` i32: format 1; absent: none";
-        k_first set_k_first: in, "`(rows, firsts, g, d)` as q: formats 1, 2";
+        k_first set_k_first: in, "`(rows, firsts, g, d)` as q: formats 1 .. 3";
         v_first set_v_first: in, "`(rows, firsts, g, e)` as q: with k_first";
         lse set_lse: out, "`(b, h, s)` f32";
         query_start set_query_start: in, "`(r+1)` i32: as in attention.h, and so for the fields below";
@@ -2884,5 +2892,6 @@ op! {
         format set_format: enum XKvFormat, "The fovea_x_kv_format.";
         rope_begin set_rope_begin: i32, "as in attention.h";
         rope_interleaved set_rope_interleaved: i32, "as in attention.h";
+        v_bits set_v_bits: i32, "as in x_kv_append";
     }
 }
