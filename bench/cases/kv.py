@@ -130,7 +130,7 @@ class Levels(LowBit):
         k, v = (normal(self.b, self.t, self.g, self.d) for _ in "kv")
         cache = {**self.cache(device), "bits": self.bits, "format": 1 + (self.method != "kvquant")}
         fovea.x_kv_append(ctx, k, v, **cache)
-        fields = {**cache, "key_max": self.t, "causal": 1}
+        fields = {**cache, "e": self.d, "key_max": self.t, "causal": 1}
         if self.method == "kvquant":
             place = torch.arange(self.t, device=device)[:, None]
             angle = place * 1e4 ** (-2 * torch.arange(self.d // 2, device=device) / self.d)
