@@ -536,7 +536,6 @@ std::vector<harness::Case> quant_forward_cases() {
   for (const QuantForwardCase& c : quant_tuned_rows()) add(c, "sm90.d" + std::to_string(c.d));
   for (const QuantForwardCase& c : quant_integer_rows()) add(c, "sm90_i8.d" + std::to_string(c.d));
   for (const QuantForwardCase& c : quant_method_rows()) add(c);
-  for (const QuantForwardCase& c : quant_list_rows()) add(c);
   QuantForwardCase c;
   c.note = "tuned", c.s = 70, c.t = 300, c.d = 80, c.e = 72, c.scales = Scales::block;
   add(c, "sm90.d128");
@@ -546,13 +545,13 @@ std::vector<harness::Case> quant_forward_cases() {
   add(c, "", true);
   c.transposed = true, c.causal = true, c.scales = Scales::block, c.e = 4;
   add(c, "", true);
-  c.list_rows = 2, c.keep = 2, c.margin = 1;
-  add(c, "", true);
-  c.list_rows = 0, c.margin = 0;
   c.note = "edge", c.s = 0;
   add(c);
   c.s = 3, c.h = c.g = 0;
   add(c);
+  for (const QuantForwardCase& list : quant_list_rows()) add(list);
+  c.note = "small", c.h = 2, c.g = 1, c.list_rows = 2, c.keep = 2, c.margin = 1;
+  add(c, "", true);
   return cases;
 }
 
