@@ -206,6 +206,8 @@ def cuda():
         yield Method("moba", 1, 16, 16, n, numbers=(("count", 8),))
         yield Method("msa", 1, 64, 4, n, made=own_index)
         yield Method("spargeattn", 1, 16, 16, n, numbers=(("causal", 1),))
+        yield Method("spargeattn_int8", 1, 16, 16, n, causal=False, word="full")
+        yield Method("spargeattn_int8", 1, 16, 16, n, numbers=(("causal", 1),))
         yield Method("nsa", 1, 64, 4, n, made=gates)
         yield from (Method(name, 1, 16, 16, n) for name in ("xattention", "minference"))
     yield Method("msa", 8, 64, 4, 65536, decode=True, made=own_index)

@@ -206,8 +206,8 @@ typedef enum fovea_accumulate {
 } fovea_accumulate;
 
 /** Attention of codes: FlashAttention-3's FP8 recipe, SageAttention 1, 2, 2++ and 3, the forward of
- *  SageBwd.  For query row i over the keys it sees (attention.h: positions bottom-right aligned,
- *  causal, windows), in tiles from the last to the first:
+ *  SageBwd, SpargeAttention over lists.  For query row i over the keys it sees (attention.h:
+ *  positions bottom-right aligned, causal, windows), in tiles from the last to the first:
  *    score = scale * (q_scale * k_scale * <q_i, k_j> + delta_ij) + r_i
  *    score = softcap * tanh(score / softcap)            when softcap > 0
  *    m' = max(m, score),  p = exp(score - m'),  l = exp(m - m') l + sum p
@@ -224,6 +224,27 @@ typedef enum fovea_accumulate {
  *  rows lacks delta, as quant_quantize writes it; then k_mean asks for q_plain.  v_mean is added to
  *  o, times the share of l that keys have.
  *
+ *  Lists.  With index row i sees those keys alone that its list names and its window leaves, a key
+ *  as often as it is named.
+ *    list head  Query head i has list head i / (h / x); x divides h.
+ *    list row   Row i of a sequence has list row i / block_rows; n is ceil(s / block_rows) or more.
+ *               Packed, the first list row of sequence r is query_start[r] / block_rows + r, and n
+ *               is s / block_rows + r or more.  With block_rows = 1 it is query_start[r], and n is
+ *               s or more.
+ *    entry      Number e names keys [e entry_keys, e entry_keys + block_keys) of the sequence, as
+ *               far as there are such keys.  -1 and numbers without a key name none.  Entries stand
+ *               in any order.
+ *    count      Places from index_count on are not read.  A count below 0 or above keep is cut to
+ *               that.  Absent: keep.
+ *  In what order keys are met is then the kernel's own, but with skip_margin: from the first place
+ *  to the last.
+ *
+ *  Skipping (SpargeAttention).  Rows stand in groups of 64 of one head, counted from the first of
+ *  their list row.  An entry is cut into tiles of 64 keys, from its first.  top_i is the largest
+ *  score that row i has met so far.  A tile is skipped where every row of the group has
+ *  score_ij < top_i - skip_margin for each key that it sees.  It then adds nothing to o, lse and
+ *  top.  What is dropped is at most Lk exp(-skip_margin) of a row's sum.
+ *
  *  Methods:
  *    |                 | q, k  | q_group, k_group   | v    | v_group   | p_format | accumulate |
  *    | FlashAttention-3| e4m3  | block              | e4m3 | block     | e4m3_256 | two_level  |
@@ -232,6 +253,7 @@ typedef enum fovea_accumulate {
  *    | SageAttention2++| i8    | thread_q, thread_k | e4m3 | channel   | e4m3_448 | half_64    |
  *    | SageAttention3  | e2m1  | micro16, micro32   | e2m1 | micro*_t  | e2m1_*   | f32        |
  *    | SageBwd         | i8    | block              | i8   | block     | i8       | f32        |
+ *    | SpargeAttention | i8    | block              | e4m3 | channel   | e4m3_448 | two_level  |
  *  q and k of one type go with any v and the p_format that v has above.  code_format is of q and k,
  *  v_format of v_t.  Groups of q and k: block, thread_q (q), thread_k (k), token, micro16, micro32;
  *  of v: block, channel, and micro16_t, micro32_t of v_t.
@@ -246,7 +268,8 @@ typedef enum fovea_accumulate {
  *                     or a power of two; k_group block or thread_k, k_block 0 or a power of two
  *                     from 64 on; v_group block (v_block = 0) or channel; rows of k_mean and
  *                     q_plain contiguous and 16-byte aligned
- *    sm_80, i8        p_format i8, scales of block, blocks of 0 or multiples of 64; up to 128 */
+ *    sm_80, i8        p_format i8, scales of block, blocks of 0 or multiples of 64; up to 128; no index
+ *    index            as sm_90, i8; block_rows = 128, entry_keys = block_keys or 0, no skip_margin */
 typedef struct fovea_quant_forward_params {
   size_t struct_size;       /**< sizeof(fovea_quant_forward_params) */
   fovea_tensor q;           /**< [in] (b, s, h, d) e4m3 i8 u8: u8: pairs of columns, see
@@ -276,6 +299,10 @@ typedef struct fovea_quant_forward_params {
   fovea_tensor delta;       /**< [in, optional] (b, h, deltas, t) f32: for each 128 rows of a
                                  sequence, placed as block scales are */
   fovea_tensor v_mean;      /**< [in, optional] (key_b, g, v_means, e) f32: v_means = 1, packed r */
+  fovea_tensor index;       /**< [in, optional] (b, x, n, keep) i32: entries of each list row */
+  fovea_tensor index_count; /**< [in, optional] (b, x, n) i32: entries in use; with index */
+  fovea_tensor skipped;     /**< [out, optional] (1) i64: tiles that some row of a group sees and
+                                 that were skipped, over all groups; with index */
   int64_t query_max;        /**< longest sequence of rows, bounds the grid; 0: s */
   int64_t key_max;          /**< longest sequence of keys; 0: t */
   int64_t window_left;      /**< keys seen to the left, the row's own position counted; 0: all */
@@ -283,6 +310,7 @@ typedef struct fovea_quant_forward_params {
                                  none after itself */
   float scale;              /**< > 0; 0: 1 / sqrt(columns of q) */
   float softcap;            /**< > 0; 0: none */
+  float skip_margin;        /**< in nats, with index; 0: nothing is skipped */
   int32_t causal;           /**< 1: window_right = 1 */
   int32_t q_block;          /**< rows that share an entry of q_scale: 16, 32 or a multiple of 64; 0:
                                  all of a sequence; thread_q: the run */
@@ -297,6 +325,10 @@ typedef struct fovea_quant_forward_params {
   int32_t k_group;          /**< fovea_scale_group */
   int32_t v_group;          /**< fovea_scale_group */
   int32_t v_block;          /**< keys that share an entry of v_scale, as q_block */
+  int32_t block_rows;       /**< rows of a list row: 1 .. 128; 0 without index */
+  int32_t block_keys;       /**< keys of an entry: a multiple of 64 up to 65536; 0 without index */
+  int32_t entry_keys;       /**< from an entry's first key to the next's: a multiple of 64, at most
+                                 block_keys; 0: block_keys */
 } fovea_quant_forward_params;
 
 FOVEA_API fovea_status fovea_quant_forward_workspace(

@@ -150,6 +150,19 @@ bool find_absent(const Sequences& sequences, const Sequence& q, int64_t begin, i
   return any;
 }
 
+bool skips(const RowTile& rows, int64_t keys, const float* x, const float* top, float margin,
+           bool& seen) {
+  constexpr float kLog2E = 1.44269504088896341f;
+  for (int64_t j = 0; j < keys; ++j)
+    for (int r = 0; r < rows.count; ++r) {
+      const float score = x[j * rows.lanes + r];
+      if (score == -kInf) continue;
+      if (!(score * kLog2E < top[r] - margin * kLog2E)) return false;
+      seen = true;
+    }
+  return true;
+}
+
 float lse_of(float top, float sum) {
   return sum == 0 ? -kInf
                   : static_cast<float>(static_cast<double>(top) * M_LN2 +

@@ -234,6 +234,11 @@ void add_values(const Simd& simd, int64_t rows, int64_t lanes, int64_t keys, con
   }
 }
 
+// Every score that is not -inf lies below its row's top, in units of log2, by more than `margin`
+// nats.  seen: there is one.
+bool skips(const RowTile& rows, int64_t keys, const float* x, const float* top, float margin,
+           bool& seen);
+
 // ln of a sum of 2^(.. - top); top in units of log2.
 float lse_of(float top, float sum);
 

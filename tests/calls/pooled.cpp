@@ -25,6 +25,7 @@ const Calls kCalls = {
     {"x_pooled_forward", "paged", "lse page_table key_len", "block_keys=2 count=2"},
     {"x_pooled_forward", "cached", "summary old_len lse page_table cache_row",
      "rows=3 s=1 h=4 g=2 d=4 u=16 summary_width=4 block_keys=2 count=2"},
+    {"x_pooled_forward", "codes", "lse", "s=4 t=8 h=4 g=2 quantise=1 count=2 q:bf16"},
     {"x_pooled_forward", "large", "lse", "s=512 t=1024 block_rows=64 block_keys=64 count=3"},
 };
 

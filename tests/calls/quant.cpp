@@ -6,7 +6,9 @@ namespace {
 
 const Calls kCalls = {
     {"quant_forward", "all",
-     "v q_scale k_scale v_scale lse query_len key_len sink_logit k_mean q_plain delta v_mean", ""},
+     "v q_scale k_scale v_scale lse query_len key_len sink_logit k_mean q_plain delta v_mean index "
+     "index_count skipped",
+     "block_rows=2 block_keys=64"},
     {"quant_quantize", "all", "code code_t", "n=1"},
     {"quant_quantize", "plain", "code code_t", "n=1"},
     {"quant_quantize", "block", "code_t", "block=64 n=1 x:bf16"},
@@ -33,6 +35,8 @@ const Calls kCalls = {
      "q:u8 v_t:u8 v_scale:e4m3 code_format=2 v_format=2 p_format=4 v_group=7 v_blocks=48 "
      "padded=64"},
     {"quant_quantize", "large", "code code_t", "s=256 padded=256 n=1"},
+    {"quant_forward", "lists", "v_t lse index index_count query_start key_start",
+     "b=1 r=2 n=3 padded=256 block_rows=2 block_keys=64"},
     {"quant_forward", "large", "v lse", "s=64 t=128"},
 };
 

@@ -11,6 +11,8 @@ const Calls kCalls = {
     {"x_quantised_forward", "plain_v", "lse",
      "q:f16 code=1 v_code=4 q_block=128 k_block=64 k_smooth=1 p_format=2 accumulate=2"},
     {"x_quantised_forward", "packed", "lse query_start key_start", "b=1 r=2 q:bf16"},
+    {"x_quantised_forward", "lists", "lse index index_count skipped",
+     "q:bf16 n=2 block_rows=2 block_keys=64"},
     {"x_quantised_forward", "large", "lse", "s=64 t=128 q:bf16"},
     {"x_quant_backward", "plain", "dq dk dv", "q:bf16"},
     {"x_quant_backward", "all", "dq dk dv", "q:f16 o:f32 k_smooth=1 causal=1 window_left=9"},

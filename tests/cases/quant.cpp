@@ -32,6 +32,11 @@ std::string name_of(const QuantForwardCase& c) {
       {c.v_mean, "_v_mean"},    {c.zeros, "_zeros"},
       {c.constant, "_constant"}};
   for (const auto& flag : flags) name += flag.first ? flag.second : "";
+  if (c.list_rows)
+    name += number("/list", c.list_rows) + number("x", c.list_keys) + number("_keep", c.keep) +
+            number("_x", c.x) + (c.counts ? "_counts" : "") + (c.ascends ? "_ascending" : "");
+  if (c.entry_keys) name += number("_entry", c.entry_keys);
+  if (c.margin > 0) name += number("_margin", static_cast<int64_t>(10 * c.margin));
   if (c.where != Where::batched) name += std::string("_") + kWhereNames[static_cast<int>(c.where)];
   if (c.lay != Lay::contiguous)
     name += std::string("_") + harness::kLayNames[static_cast<int>(c.lay)];
@@ -59,11 +64,16 @@ class QuantForwardBuild {
     const size_t o = call.add("o", p_->o, Role::out, c_.o_dtype, {b_, s_, c_.h, c_.e}, c_.lay);
     size_t lse = 0;
     if (c_.lse) lse = call.add("lse", p_->lse, Role::out, FOVEA_F32, {b_, c_.h, s_}, c_.lay);
+    if (c_.list_rows) lists(call);
+    size_t skipped = 0;
+    if (c_.margin > 0) skipped = call.add("skipped", p_->skipped, Role::out, FOVEA_I64, {1});
     account(call);
     auto exact = oracle::quant_forward(*p_, oracle::Mode::exact);
     auto rounded = oracle::quant_forward(*p_, oracle::Mode::rounded);
     call.expect(o, std::move(exact.o), std::move(rounded.o));
     if (c_.lse) call.expect(lse, std::move(exact.lse), std::move(rounded.lse));
+    if (c_.margin > 0)
+      call.expect(skipped, std::move(exact.skipped), std::move(rounded.skipped), true);
     return call;
   }
 
@@ -88,6 +98,28 @@ class QuantForwardBuild {
     };
     call.fill(call.add("query_len", p_->query_len, Role::in, FOVEA_I32, {c_.b}), shorter(s_));
     call.fill(call.add("key_len", p_->key_len, Role::in, FOVEA_I32, {c_.b}), shorter(t_));
+  }
+
+  // Entries of any order, some of them twice or no key's; or each with keys, once.
+  void lists(Call& call) {
+    p_->block_rows = static_cast<int32_t>(c_.list_rows);
+    p_->block_keys = static_cast<int32_t>(c_.list_keys);
+    p_->entry_keys = static_cast<int32_t>(c_.entry_keys), p_->skip_margin = c_.margin;
+    const int64_t step = c_.entry_keys ? c_.entry_keys : c_.list_keys;
+    const int64_t blocks = (c_.t + step - 1) / step;
+    const int64_t n = c_.list_rows == 1 ? s_ : entries_of(packed_, s_, c_.b, c_.list_rows);
+    call.fill(call.add("index", p_->index, Role::in, FOVEA_I32, {b_, c_.x, n, c_.keep}),
+              [&](const int64_t* i) -> double {
+                const double u = random_.uniform(n_++);
+                if (!c_.ascends) return std::floor(u * static_cast<double>(blocks + 2)) - 1;
+                return std::floor((static_cast<double>(i[3]) + u) * static_cast<double>(blocks) /
+                                  static_cast<double>(c_.keep));
+              });
+    if (c_.counts)
+      call.fill(call.add("index_count", p_->index_count, Role::in, FOVEA_I32, {b_, c_.x, n}),
+                [&](const int64_t*) {
+                  return std::floor(random_.uniform(n_++) * static_cast<double>(c_.keep + 3)) - 1;
+                });
   }
 
   bool is(Method a, Method b) const { return c_.method == a || c_.method == b; }
@@ -445,6 +477,35 @@ std::vector<QuantForwardCase> quant_method_rows() {
   return rows;
 }
 
+// Of every method over lists: blocks of rows off tiles, blocks of keys of any size, skipped tiles.
+std::vector<QuantForwardCase> quant_list_rows() {
+  std::vector<QuantForwardCase> rows;
+  constexpr int64_t lengths[][2] = {{5, 300}, {130, 257}, {65, 129}, {200, 64}, {3, 0}, {90, 400}};
+  constexpr int64_t widths[][2] = {{64, 64}, {32, 24}, {16, 40}};
+  constexpr int64_t list_rows[] = {128, 64, 1, 100, 17}, list_keys[] = {64, 128, 192, 64};
+  int i = 0;
+  for (Method method :
+       {Method::fa3, Method::sage1, Method::sage2, Method::sage2_i4, Method::sage2pp,
+        Method::sage3_nv, Method::sage3_mx, Method::sagebwd, Method::tokens, Method::blocks})
+    for (int n = 0; n < 4; ++n, ++i) {
+      QuantForwardCase c;
+      c.method = method, c.h = 4, c.g = i % 3 == 0 ? 4 : i % 3 == 1 ? 1 : 2;
+      c.s = lengths[i % 6][0], c.t = lengths[i % 6][1];
+      c.d = widths[i % 3][0], c.e = widths[i % 3][1], c.k_block = 64;
+      c.where = i % 7 == 2 ? Where::varlen : i % 7 == 5 ? Where::lengths : Where::batched;
+      c.b = c.where == Where::batched ? 1 : 3;
+      c.list_rows = list_rows[i % 5], c.list_keys = list_keys[i % 4], c.keep = 2 + i % 3;
+      c.entry_keys = i % 8 == 5 ? 64 : 0, c.x = i % 3 == 0 ? 4 : i % 4 == 1 ? 2 : 1;
+      c.counts = i % 4 == 2, c.margin = i % 3 == 1 ? 1.5f : 0;
+      c.causal = i % 4 == 1, c.left = i % 7 == 4 ? 50 : 0;
+      c.k_mean = n == 1 || n == 2, c.q_plain = n == 1, c.delta = n == 1 || n == 3;
+      c.v_mean = n == 2, c.softcap = i % 11 == 7, c.sink_logit = i % 5 == 3;
+      c.permuted = i % 2, c.o_dtype = i % 2 ? FOVEA_BF16 : FOVEA_F32;
+      rows.push_back(c);
+    }
+  return rows;
+}
+
 std::vector<harness::Case> quant_forward_cases() {
   std::vector<harness::Case> cases;
   const auto add = [&](const QuantForwardCase& c, std::string kernel = "", bool tiny = false) {
@@ -488,6 +549,9 @@ std::vector<harness::Case> quant_forward_cases() {
   add(c);
   c.s = 3, c.h = c.g = 0;
   add(c);
+  for (const QuantForwardCase& list : quant_list_rows()) add(list);
+  c.note = "small", c.h = 2, c.g = 1, c.list_rows = 2, c.keep = 2, c.margin = 1;
+  add(c, "", true);
   return cases;
 }
 

@@ -56,6 +56,11 @@ struct QuantForwardCase {
   Where where = Where::batched;
   Lay lay = Lay::contiguous;
   float scale = 0;
+  // Lists: keep places of blocks of list_keys keys, for list_rows rows of x heads; 0: none.
+  int64_t list_rows = 0, list_keys = 64, entry_keys = 0, keep = 3, x = 1;
+  bool counts = false;   // with index_count
+  bool ascends = false;  // each entry once, ascending; else any
+  float margin = 0;
 };
 
 // Starts of sequences of about `s` tokens each, one of them empty.

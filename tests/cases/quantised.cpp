@@ -20,9 +20,13 @@ Table table() {
               const oracle::QuantisedOracle oracle(made.params<Params>());
               const auto exact = oracle.run(oracle::Mode::exact);
               const auto rounded = oracle.run(oracle::Mode::rounded);
-              return {{"o", exact.o, rounded.o}, {"lse", exact.lse, rounded.lse}};
+              return {{"o", exact.o, rounded.o},
+                      {"lse", exact.lse, rounded.lse},
+                      {"skipped", exact.skipped, rounded.skipped, true}};
             },
-            {{"query_start", [](const int64_t* i, double) { return start_of(i, 60, 60, 150); }},
+            {{"index", [](const int64_t* i, double) { return (2 * i[3] + 3 * i[2] + i[1]) % 5; }},
+             {"index_count", [](const int64_t* i, double) { return 2 + (i[1] + i[2]) % 2; }},
+             {"query_start", [](const int64_t* i, double) { return start_of(i, 60, 60, 150); }},
              {"key_start", [](const int64_t* i, double) { return start_of(i, 130, 170, 300); }}});
   // Three sequences, the second without rows.
   all.shape([](TableCall& made) {
@@ -81,6 +85,14 @@ std::vector<harness::Case> cases_of() {
            true);
   all.each("edge", {"s=0 t=5 q:f16", "s=3 t=0 q:f16 lse", "h=0 g=1 s=2 t=2 q:f16"});
   add_integers(all);
+  const std::string lists = " block_rows=64 block_keys=64 index keep=3 lse ",
+                    eight = " code=1 k_smooth=1 v_group=4 p_format=1 q_block=64 k_block=64";
+  all.each("lists",
+           {"b=1 s=130 t=290 h=2 g=1 d=64 e=64 q:f16 x=1 n=3" + lists + eight,
+            "b=2 s=65 t=200 h=2 g=2 d=32 e=16 q:bf16 x=2 n=2 index_count causal=1" + lists,
+            "b=1 s=150 t=300 h=2 g=1 d=64 e=64 q:bf16 x=1 n=5 query_start key_start skipped"
+            " skip_margin=1.5" +
+                lists + eight});
   return all.cases();
 }
 

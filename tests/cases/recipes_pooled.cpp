@@ -5,6 +5,7 @@
 #include "oracle/recipes_pooled.h"
 
 #include "cases/recipe_case.h"
+#include "oracle/recipes_quantised.h"
 
 namespace cases {
 namespace {
@@ -130,6 +131,34 @@ void predicted(std::vector<harness::Case>& to) {
                        53));
 }
 
+// The same in 8 bits: the paper's blocks are the mask of the paper's codes.
+void predicted_in_codes(std::vector<harness::Case>& to) {
+  const auto of = [](bool causal) {
+    return Table("x_pooled_forward",
+                 [=](TableCall& made) -> std::vector<Expected> {
+                   const Params& p = made.params<Params>();
+                   const Chosen paper = spargeattn(load_operands(p), {128, 64, causal}, 0.5);
+                   if (paper.margin < 1e-5) throw Close();
+                   auto a = spargeattn_int8(
+                       full_places(p), {oracle::load(p.q), oracle::load(p.k), oracle::load(p.v)},
+                       128, 64);
+                   a.mask = paper.seen.mask;
+                   fovea_quant_forward_params call{};
+                   call.q.dtype = FOVEA_I8, call.o = p.o, call.lse = p.lse;
+                   call.p_format = FOVEA_P_FORMAT_E4M3_448;
+                   const auto exact = oracle::quant_forward(a, call, Mode::exact);
+                   const auto rounded = oracle::quant_forward(a, call, Mode::rounded);
+                   return {{"o", exact.o, rounded.o}, {"lse", exact.lse, rounded.lse}};
+                 })
+        .recipe("spargeattn_int8");
+  };
+  add_cases(to, of(false).each("paper", {"q:f16 b=1 s=200 t=330 h=2 g=1 d=64 e=64 lse",
+                                         "q:bf16 b=1 s=130 t=130 h=2 g=2 d=128 e=128 o:f32"}));
+  add_cases(to, of(true).each("causal", {"q:bf16 b=1 s=300 t=300 h=2 g=1 d=64 e=64 causal=1 lse",
+                                         "q:f16 b=1 s=140 t=200 h=2 g=1 d=128 e=128 causal=1"}));
+  add_cases(to, of(false).each("small", {"q:f16 b=1 s=2 t=70 h=1 g=1 d=16 e=16 lse"}, true));
+}
+
 // Keys of a block lie around a point of their own, so that their means differ.
 void thresholds(std::vector<harness::Case>& to) {
   using Probed = fovea_x_probed_forward_params;
@@ -167,6 +196,7 @@ void thresholds(std::vector<harness::Case>& to) {
 std::vector<harness::Case> recipe_cases() {
   std::vector<harness::Case> all;
   pages(all), hybrid(all), mixture(all), gates(all), predicted(all), thresholds(all);
+  predicted_in_codes(all);
   return all;
 }
 

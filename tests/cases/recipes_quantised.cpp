@@ -18,18 +18,6 @@ using oracle::QuantAttention;
 
 using Define = std::function<QuantAttention(QuantAttention, const Operands&)>;
 
-// Where sequences are and what rows see; the papers' calls are batched and of full length.
-template <class P>
-QuantAttention places(const P& p) {
-  QuantAttention a;
-  a.b = p.q.shape[0], a.s = p.q.shape[1], a.h = p.q.shape[2], a.d = p.q.shape[3];
-  a.g = p.k.shape[2], a.e = p.v.shape[3];
-  a.at.s = a.s, a.at.extent = p.k.shape[1], a.at.sequences = a.b;
-  a.right = p.causal ? 1 : 0;
-  a.scale = 1 / std::sqrt(static_cast<double>(a.d));
-  return a;
-}
-
 // e4m3: whether tensor cores sum products of e4m3 in scores.
 Table method(const Define& define, int p_format, int accumulate, bool e4m3 = false) {
   Table table("x_quantised_forward", [=](TableCall& made) -> std::vector<Expected> {
@@ -38,7 +26,7 @@ Table method(const Define& define, int p_format, int accumulate, bool e4m3 = fal
     call.q.dtype = e4m3 ? FOVEA_E4M3 : FOVEA_I8;
     call.o = p.o, call.lse = p.lse, call.p_format = p_format, call.accumulate = accumulate;
     const QuantAttention a =
-        define(places(p), {oracle::load(p.q), oracle::load(p.k), oracle::load(p.v)});
+        define(full_places(p), {oracle::load(p.q), oracle::load(p.k), oracle::load(p.v)});
     const auto exact = oracle::quant_forward(a, call, Mode::exact);
     const auto rounded = oracle::quant_forward(a, call, Mode::rounded);
     return {{"o", exact.o, rounded.o}, {"lse", exact.lse, rounded.lse}};
@@ -64,7 +52,7 @@ Table sagebwd_gradient() {
   return Table("x_quant_backward", [](TableCall& made) {
     const auto& p = made.params<fovea_x_quant_backward_params>();
     const Operands x{oracle::load(p.q), oracle::load(p.k), oracle::load(p.v)};
-    QuantAttention a = sagebwd(places(p), x);
+    QuantAttention a = sagebwd(full_places(p), x);
     a.v = x.v;
     return gradients_of(made, a);
   });

@@ -88,5 +88,22 @@ TEST(ContractPooled, Rules) {
     refuses(with(plain, field, 9), field);
 }
 
+// Attention of codes over the lists.
+TEST(ContractPooled, Codes) {
+  const Call plain_call = valid("x_pooled_forward", "plain"),
+             coded_call = valid("x_pooled_forward", "codes");
+  const Params &plain = plain_call.params, &coded = coded_call.params;
+  says(with(plain, "quantise", 2), kOp + "quantise is 2, wanted 0 or 1");
+  for (const char* field : {"code", "v_code", "q_group", "k_group", "v_group", "q_block", "k_block",
+                            "v_block", "k_smooth", "p_format", "accumulate"})
+    says(with(plain, field, 1), kOp + field + " is 1 without quantise, wanted 0");
+  accepts(coded);
+  Params p = coded;
+  p["key_len"] = valid("x_pooled_forward", "paged").params["key_len"];
+  says(p, kOp + "key_len is given with quantise, wanted one of them");
+  says(with(coded, "block_keys", 32),
+       kOp + "x_quantised_forward: quant_forward: block_keys is 32, wanted a multiple of 64");
+}
+
 }  // namespace
 }  // namespace contract

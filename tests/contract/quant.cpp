@@ -159,5 +159,39 @@ TEST(ContractQuant, MethodsOfForward) {
   says(p, "quant_forward: v_mean.shape[2] (v_means) is 2, wanted 1");
 }
 
+// Lists of quant_forward.
+TEST(ContractQuant, Lists) {
+  const Call all_call = valid("quant_forward", "all"), packed = valid("quant_forward", "lists");
+  const Params &all = all_call.params, &lists = packed.params;
+  const std::string op = "quant_forward: ";
+  for (const int64_t bad : {0, -1, 129})
+    says(with(lists, "block_rows", bad),
+         op + "block_rows is " + std::to_string(bad) + ", wanted 1 .. 128");
+  for (const int64_t bad : {0, -64, 65600})
+    says(with(lists, "block_keys", bad),
+         op + "block_keys is " + std::to_string(bad) + ", wanted 1 .. 65536");
+  says(with(lists, "block_keys", 96), op + "block_keys is 96, wanted a multiple of 64");
+  says(with(lists, "entry_keys", 32), op + "entry_keys is 32, wanted a multiple of 64");
+  says(with(lists, "entry_keys", 128), op + "entry_keys is 128, wanted 1 .. 64");
+  accepts(with(lists, "entry_keys", 64));
+  Params p = lists;
+  for (const char* name : {"index", "index_count"}) resize(p[name], 2, 2);
+  says(p, op + "the lists have 2 rows (n), wanted at least 3: 3 rows of q in blocks of 2, and one "
+               "more for each sequence");
+  p = all, p["index"].data = nullptr;
+  says(p, op + "index_count is given without index, wanted both");
+  p["index_count"].data = nullptr;
+  says(p, op + "block_rows is 2, wanted 0 without a list");
+  says(with(p, "block_rows", 0), op + "block_keys is 64, wanted 0 without index");
+  p = with(with(p, "block_rows", 0), "block_keys", 0);
+  says(p, op + "skipped is given without index, wanted both");
+  p["skipped"].data = nullptr;
+  accepts(p);
+  says(with_number(p, "skip_margin", 2), op + "skip_margin is 2 without index, wanted 0");
+  accepts(with_number(all, "skip_margin", 2));
+  for (const float bad : {-1.0f, HUGE_VALF, NAN})
+    refuses(with_number(all, "skip_margin", bad), "skip_margin");
+}
+
 }  // namespace
 }  // namespace contract

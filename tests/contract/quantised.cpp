@@ -38,6 +38,16 @@ TEST(ContractQuantised, Parts) {
        "x_quantised_forward: quant_quantize: seed is 3 without hadamard, wanted 0");
 }
 
+// Lists are quant_forward's.
+TEST(ContractQuantised, Lists) {
+  const Call lists = valid(kOp, "lists"), plain = valid(kOp, "plain");
+  const std::string op = "x_quantised_forward: quant_forward: ";
+  says(with(lists.params, "block_keys", 32), op + "block_keys is 32, wanted a multiple of 64");
+  says(with_number(plain.params, "skip_margin", 2),
+       op + "skip_margin is 2 without index, wanted 0");
+  says(without(lists.params, {"index"}), op + "index_count is given without index, wanted both");
+}
+
 TEST(ContractQuantised, Gradients) {
   constexpr char of[] = "x_quant_backward";
   const Call plain_call = valid(of, "plain"), packed_call = valid(of, "packed");

@@ -84,8 +84,53 @@ struct Scales {
   }
 };
 
+// Lists of quant.h: which keys a row of a list head meets, in tiles of 64, in order.
+struct QuantLists {
+  struct Tile {
+    int64_t begin, end;
+  };
+  Dense index, count;
+  int64_t x = 1, block_rows = 0, block_keys = 0, entry_keys = 0;
+  double margin = 0;
+
+  // The row after the group of row i.
+  int64_t group_end(int64_t i, int64_t rows) const {
+    const int64_t first = i / block_rows * block_rows, within = (i - first) / 64 * 64 + 64;
+    return std::min({first + within, first + block_rows, rows});
+  }
+  std::vector<Tile> tiles(const Dense& query_start, const Sequence& q, int64_t head,
+                          int64_t i) const {
+    int64_t row = i / block_rows;
+    if (query_start) row += block_rows == 1 ? q.row : q.row / block_rows + q.r;
+    const int64_t keep = index.shape[3];
+    const int64_t used =
+        count ? std::clamp<int64_t>(count.integer(q.batch, head, row), 0, keep) : keep;
+    std::vector<Tile> to;
+    for (int64_t m = 0; m < used; ++m) {
+      const auto e = static_cast<int64_t>(index(q.batch, head, row, m));
+      if (e < 0) continue;
+      const int64_t first = e * entry_keys, end = std::min(first + block_keys, q.keys);
+      for (int64_t j = first; j < end; j += 64) to.push_back({j, std::min(j + 64, end)});
+    }
+    return to;
+  }
+};
+
+template <class P>
+QuantLists load_quant_lists(const P& p) {
+  QuantLists list;
+  list.index = load(p.index), list.count = load(p.index_count);
+  if (p.index.data) list.x = p.index.shape[1];
+  list.block_rows = p.block_rows, list.block_keys = p.block_keys;
+  list.entry_keys = p.entry_keys ? p.entry_keys : p.block_keys;
+  list.margin = p.skip_margin;
+  return list;
+}
+
 struct QuantAttention {
   Dense q, k, v, v_t, sink_logit, k_mean, q_plain, delta, v_mean;
+  QuantLists list;
+  Dense mask;  // (b, h, s, bytes): a bit for each key that a row sees
   Scales q_scale, k_scale, v_scale;
   Layout at;
   int64_t b = 0, s = 0, h = 0, g = 0, d = 0, e = 0;
@@ -147,6 +192,7 @@ inline QuantAttention load_quant(const fovea_quant_forward_params& p) {
   a.scale = p.scale > 0 ? p.scale : 1 / std::sqrt(static_cast<double>(a.d));
   a.softcap = p.softcap;
   a.permuted = p.code_order == FOVEA_CODE_ORDER_V_PERM16;
+  a.list = load_quant_lists(p);
   return a;
 }
 
@@ -241,16 +287,38 @@ double cut_sum(double sum, int64_t n, X x, Y y) {
 }
 
 struct QuantForwardResult {
-  Out o, lse;
+  Out o, lse, skipped;
 };
+
+// Which tiles a group of rows skips: x[row][key], -inf where it sees none.  Adds their number.
+inline std::vector<char> skipped_tiles(double margin, const std::vector<QuantLists::Tile>& tiles,
+                                       const std::vector<std::vector<double>>& x, Out& number) {
+  std::vector<char> gone(tiles.size());
+  std::vector<double> top(x.size(), -HUGE_VAL);
+  for (size_t n = 0; n < tiles.size() && margin > 0; ++n) {
+    bool keep = false, seen = false;
+    std::vector<double> most = top;
+    for (size_t r = 0; r < x.size(); ++r)
+      for (int64_t j = tiles[n].begin; j < tiles[n].end; ++j) {
+        if (x[r][j] == -HUGE_VAL) continue;
+        seen = true, keep = keep || !(x[r][j] < top[r] - margin);
+        most[r] = std::max(most[r], x[r][j]);
+      }
+    gone[n] = !keep;
+    if (keep) top = most;
+    if (!keep && seen && !number.value.empty()) number.set(0, number.value[0] + 1);
+  }
+  return gone;
+}
 
 // p: formats, o and lse alone.
 inline QuantForwardResult quant_forward(const QuantAttention& a,
                                         const fovea_quant_forward_params& p, Mode mode) {
   constexpr int64_t kTile = 128;
   const bool exact = mode == Mode::exact;
-  QuantForwardResult out{Out(p.o, weight_unit(p.p_format)), Out()};
+  QuantForwardResult out{Out(p.o, weight_unit(p.p_format)), Out(), Out()};
   if (p.lse.data) out.lse = Out(p.lse, 0);
+  if (p.skipped.data) out.skipped = Out(p.skipped, 0), out.skipped.set(0, 0);
   const auto real = [&](double x) {
     return exact ? x : static_cast<double>(static_cast<float>(x));
   };
@@ -277,56 +345,82 @@ inline QuantForwardResult quant_forward(const QuantAttention& a,
           largest[j] = std::max(largest[j], std::abs(x * scale));
         }
       }
-      for (int64_t i = 0; i < q.rows; ++i) {
+      // exactly: without roundings, as what is skipped is decided.
+      const auto scores = [&](int64_t i, bool exactly, double& condition) {
+        const auto as = [&](double x) { return exactly ? x : real(x); };
         const int64_t row = q.row + i, position = i + q.keys - q.rows;
-        const double constant = real(a.row_constant(q, head, i));
-        double m = -HUGE_VAL, l = 0, condition = 0, terms = 0;
-        std::vector<double> o(a.e), x(q.keys, -HUGE_VAL), query(a.d);
+        const double constant = as(a.row_constant(q, head, i));
+        std::vector<double> x(q.keys, -HUGE_VAL), query(a.d);
         for (int64_t c = 0; c < a.d; ++c)
           query[c] =
               a.q(q.batch, row, head, c) * a.q_scale(a.at.query_start, q.batch, head, r, i, c);
         for (int64_t j = 0; j < q.keys; ++j) {
           if ((a.right > 0 && j >= position + a.right) || (a.left > 0 && j <= position - a.left))
             continue;
+          if (a.mask && !(static_cast<int64_t>(a.mask(q.batch, head, row, j / 8)) >> j % 8 & 1))
+            continue;
           const double* key = k.data() + j * a.d;
           double dot = 0, q_norm = 0, k_norm = 0;
           for (int64_t c = 0; c < a.d; ++c)
             dot += query[c] * key[c], q_norm += query[c] * query[c], k_norm += key[c] * key[c];
-          if (cut_scores)
+          if (cut_scores && !exactly)
             dot = cut_sum(
                 0, a.d, [&](int64_t c) { return query[c]; }, [&](int64_t c) { return key[c]; });
           double delta = 0;
           if (a.delta)
             delta =
                 a.delta(q.batch, head, scale_base(a.at.query_start, r, 128) + i / 128, q.store + j);
-          x[j] = real(real(real(dot) + delta) * a.scale);
-          x[j] = real(x[j] + constant);
-          if (a.softcap > 0) x[j] = real(a.softcap * std::tanh(x[j] / a.softcap));
+          x[j] = as(as(as(dot) + delta) * a.scale);
+          x[j] = as(x[j] + constant);
+          if (a.softcap > 0) x[j] = as(a.softcap * std::tanh(x[j] / a.softcap));
           condition = std::max(condition, a.scale * (std::sqrt(q_norm * k_norm) + std::abs(delta)) +
                                               std::abs(constant));
         }
-        for (int64_t end = (q.keys + kTile - 1) / kTile * kTile; end > 0; end -= kTile) {
-          const int64_t begin = end - kTile, last = std::min(end, q.keys);
+        return x;
+      };
+      int64_t group_end = 0;
+      std::vector<QuantLists::Tile> tiles;
+      std::vector<char> gone;
+      for (int64_t end = (q.keys + kTile - 1) / kTile * kTile; end > 0 && !a.list.index;
+           end -= kTile)
+        tiles.push_back({end - kTile, std::min(end, q.keys)});
+      for (int64_t i = 0; i < q.rows; ++i) {
+        if (a.list.index && i == group_end) {
+          group_end = a.list.group_end(i, q.rows);
+          tiles = a.list.tiles(a.at.query_start, q, head / (a.h / a.list.x), i);
+          std::vector<std::vector<double>> group;
+          double any = 0;
+          for (int64_t n = i; n < group_end && a.list.margin > 0; ++n)
+            group.push_back(scores(n, true, any));
+          gone = skipped_tiles(a.list.margin, tiles, group, out.skipped);
+        }
+        const int64_t row = q.row + i;
+        double m = -HUGE_VAL, l = 0, condition = 0, terms = 0;
+        std::vector<double> o(a.e);
+        const std::vector<double> x = scores(i, false, condition);
+        for (size_t tile = 0; tile < tiles.size(); ++tile) {
+          const int64_t begin = tiles[tile].begin, keys = tiles[tile].end - begin;
           double top = m;
-          for (int64_t j = begin; j < last; ++j)
+          for (int64_t j = begin; j < begin + keys; ++j)
             if (x[j] > top || std::isnan(x[j])) top = x[j];
-          if (top == -HUGE_VAL) continue;
+          if (top == -HUGE_VAL || (!gone.empty() && gone[tile])) continue;
           const double shrink = real(std::exp(m - top));
           m = top, l = real(l * shrink), terms *= shrink;
-          for (int64_t j = begin; j < last; ++j) {
-            x[j] = real(std::exp(x[j] - m)), l = real(l + x[j]);
-            if (x[j] != 0) terms += x[j] * largest[j];
+          std::vector<double> p_of(keys);
+          for (int64_t j = 0; j < keys; ++j) {
+            p_of[j] = real(std::exp(x[begin + j] - m)), l = real(l + p_of[j]);
+            if (p_of[j] != 0) terms += p_of[j] * largest[begin + j];
           }
           const int64_t run = weight_run(p.p_format);
-          for (int64_t j = begin; !exact && j < last; j += run)
-            round_weights(p.p_format, x, j, std::min(j + run, last));
+          for (int64_t j = 0; !exact && j < keys; j += run)
+            round_weights(p.p_format, p_of, j, std::min(j + run, keys));
           for (int64_t c = 0; c < a.e; ++c) {
             double joined = real(o[c] * shrink);
-            for (int64_t n = begin; n < last; n += 64) {
-              const int64_t count = std::min<int64_t>(64, last - n);
-              const auto weight = [&](int64_t j) { return x[n + j]; };
+            for (int64_t n = 0; n < keys; n += 64) {
+              const int64_t count = std::min<int64_t>(64, keys - n);
+              const auto weight = [&](int64_t j) { return p_of[n + j]; };
               const auto value = [&](int64_t j) {
-                return x[n + j] == 0 ? 0 : v[(n + j) * a.e + c];
+                return p_of[n + j] == 0 ? 0 : v[(begin + n + j) * a.e + c];
               };
               double sum = 0;
               if (cut_values)
@@ -341,8 +435,8 @@ inline QuantForwardResult quant_forward(const QuantAttention& a,
         }
         const double high = std::max(m, sink);
         const double less = m == -HUGE_VAL ? 0 : std::exp(m - high);
-        const double keys = l * less;
-        l = high == -HUGE_VAL ? 0 : real(keys + std::exp(sink - high));
+        const double seen = l * less;
+        l = high == -HUGE_VAL ? 0 : real(seen + std::exp(sink - high));
         if (std::isnan(m)) l = m;
         out.o.terms(l == 0 ? 0 : terms * less / l);
         out.o.condition = std::max(out.o.condition, condition);
@@ -351,7 +445,7 @@ inline QuantForwardResult quant_forward(const QuantAttention& a,
           if (l != 0 && less != 0) {
             y = real(o[c] * less / l) *
                 (last_scale ? a.v_scale(a.at.key_start, q.cache, g, r, 0, c) : 1);
-            if (a.v_mean) y += keys / l * a.v_mean(q.cache, g, a.mean_of(r), c);
+            if (a.v_mean) y += seen / l * a.v_mean(q.cache, g, a.mean_of(r), c);
             y = real(y);
           }
           out.o.set(((q.batch * a.s + row) * a.h + head) * a.e + c,

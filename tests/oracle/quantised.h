@@ -31,7 +31,7 @@ class QuantisedOracle {
     fovea_quant_forward_params call{};
     call.q = shaped(dtype(p_.code), {p_.q.shape[0], p_.q.shape[1], p_.q.shape[2], bytes(p_.q)});
     call.k = shaped(dtype(p_.code), {p_.k.shape[0], p_.k.shape[1], p_.k.shape[2], bytes(p_.k)});
-    call.o = p_.o, call.lse = p_.lse;
+    call.o = p_.o, call.lse = p_.lse, call.skipped = p_.skipped;
     call.p_format = p_.p_format, call.accumulate = p_.accumulate;
     QuantAttention a = places();
     const Coded k = quantise(p_.k, p_.key_start, {p_.k_group, p_.k_block, p_.k_smooth}, mode);
@@ -101,6 +101,7 @@ class QuantisedOracle {
     a.sink_logit = load(p_.sink_logit);
     read_places(a, p_);
     a.softcap = p_.softcap, a.permuted = true;
+    a.list = load_quant_lists(p_);
     return a;
   }
 

@@ -83,6 +83,18 @@ inline Dense mean_row(const Dense& k, const Dense& less) {
   return mean;
 }
 
+// Where sequences are and what rows see; the papers' calls are batched and of full length.
+template <class P>
+QuantAttention full_places(const P& p) {
+  QuantAttention a;
+  a.b = p.q.shape[0], a.s = p.q.shape[1], a.h = p.q.shape[2], a.d = p.q.shape[3];
+  a.g = p.k.shape[2], a.e = p.v.shape[3];
+  a.at.s = a.s, a.at.extent = p.k.shape[1], a.at.sequences = a.b;
+  a.right = p.causal ? 1 : 0;
+  a.scale = 1 / std::sqrt(static_cast<double>(a.d));
+  return a;
+}
+
 inline Shares whole() {
   return [](int64_t, int64_t) { return 0; };
 }
@@ -138,6 +150,17 @@ inline QuantAttention sageattention2(QuantAttention a, const Operands& x, float 
 }
 inline QuantAttention sageattention2pp(QuantAttention a, const Operands& x) {
   return sageattention2(std::move(a), x, 2.25f);
+}
+
+// SpargeAttention in 8 bits, section 3.5: SageAttention2 by the blocks of its selection.
+inline QuantAttention spargeattn_int8(QuantAttention a, const Operands& x, int64_t rows,
+                                      int64_t keys) {
+  Dense k;
+  a = smoothed(std::move(a), x, k);
+  a.q = rounded_to(Bits::i8, x.q, blocks_of(rows), 127);
+  a.k = rounded_to(Bits::i8, k, blocks_of(keys), 127);
+  a.v = rounded_to(Bits::e4m3, x.v, channels(), 448);
+  return a;
 }
 
 // <mean of 128 rows, k - its mean>, which smoothing of q leaves to be added.

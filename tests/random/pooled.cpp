@@ -79,6 +79,26 @@ void scalars(Draw& d) {
   d.set("skip_margin", d.one_in(4) ? 2.0f : 0.0f);
 }
 
+// Attention of codes, where the call may have it: fovea_x_code, groups, p_format.
+void codes(Draw& d) {
+  for (const char* field : {"quantise", "code", "v_code", "q_group", "k_group", "v_group",
+                            "q_block", "k_block", "v_block", "k_smooth", "p_format", "accumulate"})
+    d.set(field, 0);
+  bool may = d.scalar<int32_t>("block_keys") % 64 == 0 && d.x("kind") != given;
+  for (const char* field : {"query_len", "key_len", "page_table", "cache_row"})
+    may = may && !d.has(field);
+  if (!may || d.one_in(2)) return;
+  d.set("quantise", 1);
+  if (d.one_in(2)) return;
+  d.set("code", 1), d.set("v_group", 4), d.set("p_format", 1);
+  d.set("k_smooth", static_cast<int32_t>(d.below(2)));
+  d.set("q_block", static_cast<int32_t>(d.one_of({0, 64, 128})));
+  d.set("k_block", static_cast<int32_t>(d.one_of({0, 64, 128})));
+}
+void numbers(Draw& d) {
+  scalars(d), codes(d);
+}
+
 bool lengths(Filler& f, const Tensor& x) {
   if (!f.is(x, {"old_len"})) return false;
   f.places(x, 0, f.keys());
@@ -88,7 +108,7 @@ bool lengths(Filler& f, const Tensor& x) {
 const Rules kPooled({"x_pooled_"}, {.tensors = tensors,
                                     .letters = letters,
                                     .extents = extents,
-                                    .scalars = scalars,
+                                    .scalars = numbers,
                                     .integers = lengths,
                                     .rough = always});
 

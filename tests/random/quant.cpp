@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "random/draw.h"
+#include "random/lists.h"
 
 namespace random_calls {
 namespace {
@@ -78,6 +78,7 @@ void values(Draw& d) {
   if (m.v_group) d.give("v_scale");
   d.wants("q_scale", scale_dtype(m.q_group)), d.wants("k_scale", scale_dtype(m.k_group));
   d.wants("v_scale", scale_dtype(m.v_group));
+  draw_lists(d);
   if (!d.has("k_mean")) d.drop("q_plain");
   if (d.has("k_mean") && d.has("delta")) d.give("q_plain");
 }
@@ -177,6 +178,7 @@ void scales(Draw& d) {
   d.x("padded") = times(128 / v_pack, entries(keys, t, r, 128));
   d.x("means") = d.x("v_means") = keys ? r : 1;
   d.x("deltas") = entries(rows, s, r, 128);
+  draw_list_sizes(d);
 }
 
 void recipe(Draw& d) {
@@ -190,6 +192,7 @@ void recipe(Draw& d) {
   const bool half = m.p_format == FOVEA_P_FORMAT_E4M3_448 || m.p_format == FOVEA_P_FORMAT_HALF;
   d.set("accumulate", static_cast<int32_t>(d.below(half ? 3 : 2)));
   if (!d.has("v_t")) d.set("code_order", 0);
+  draw_margin(d);
 }
 
 void order(Draw& d) {
@@ -203,7 +206,12 @@ void coded(Draw& d) {
 
 const Rules kQuantize({"quant_quantize", "quant_dequantize"},
                       {.tensors = codes, .extents = blocks, .scalars = coded});
-const Rules kForward({"quant_forward"}, {.tensors = values, .extents = scales, .scalars = recipe});
+const Rules kForward({"quant_forward"}, {.tensors = values,
+                                         .letters = draw_list_letters,
+                                         .extents = scales,
+                                         .scalars = recipe,
+                                         .integers = draw_list_places,
+                                         .rough = skips});
 
 }  // namespace
 }  // namespace random_calls

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "random/draw.h"
+#include "random/lists.h"
 
 namespace random_calls {
 namespace {
@@ -31,11 +31,13 @@ void scalars(Draw& d) {
   const bool rotates = !smooths && d.one_in(4);
   d.set("hadamard", static_cast<int32_t>(rotates));
   d.set<int64_t>("seed", rotates ? 9 : 0);
+  draw_margin(d);
 }
 
 void letters(Draw& d) {
   d.x("d") = d.one_of({2, 16, 32, 64, 64, 96, 128, 128});
   d.x("e") = d.one_of({1, 16, 64, 64, 128, 128});
+  draw_list_letters(d);
 }
 
 void gradient_scalars(Draw& d) {
@@ -46,7 +48,12 @@ void gradient_letters(Draw& d) {
   d.x("e") = d.one_of({1, 16, 40, 64, 128});
 }
 
-const Rules kQuantised({"x_quantised_"}, {.letters = letters, .scalars = scalars, .rough = always});
+const Rules kQuantised({"x_quantised_"}, {.tensors = draw_lists,
+                                          .letters = letters,
+                                          .extents = draw_list_sizes,
+                                          .scalars = scalars,
+                                          .integers = draw_list_places,
+                                          .rough = always});
 const Rules kGradient({"x_quant_"},
                       {.letters = gradient_letters, .scalars = gradient_scalars, .rough = always});
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <numeric>
 
-#include "random/fill.h"
+#include "random/lists.h"
 
 namespace random_calls {
 namespace {
@@ -83,12 +83,6 @@ bool places(Filler& f, const Tensor& x) {
     return static_cast<int32_t>(at);
   });
   return true;
-}
-
-// What is skipped follows from roundings.
-bool skips(const Call& call) {
-  const Field* margin = call.op->find("skip_margin");
-  return margin && *reinterpret_cast<const float*>(call.params() + margin->offset) > 0;
 }
 
 const Rules kSparse({"x_sparse_"}, {.tensors = lists,

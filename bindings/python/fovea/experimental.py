@@ -3357,11 +3357,12 @@ def indexed_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=Non
 
 
 def quantised_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None, lse=None,
-                      query_start=None, key_start=None, sink_logit=None, query_max=0, key_max=0,
-                      window_left=0, window_right=0, seed=0, scale=0.0, softcap=0.0,
-                      v_scale_max=0.0, causal=0, hadamard=0, code=0, v_code=0, q_group=0, k_group=0,
-                      v_group=0, q_block=0, k_block=0, v_block=0, q_smooth=0, k_smooth=0,
-                      p_format=0, accumulate=0):
+                      skipped=None, query_start=None, key_start=None, sink_logit=None, index=None,
+                      index_count=None, query_max=0, key_max=0, window_left=0, window_right=0,
+                      seed=0, scale=0.0, softcap=0.0, v_scale_max=0.0, skip_margin=0.0, causal=0,
+                      hadamard=0, code=0, v_code=0, q_group=0, k_group=0, v_group=0, q_block=0,
+                      k_block=0, v_block=0, q_smooth=0, k_smooth=0, p_format=0, accumulate=0,
+                      block_rows=0, block_keys=0, entry_keys=0):
     """Attention of codes of q, k and v.
 
     code is what q and k are rounded to, v_code what v is.  With v_code PLAIN v_group and v_block
@@ -3371,6 +3372,9 @@ def quantised_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=N
     quant_forward (quant.h).  k is quantised first, then q, then v, whose codes are transposed.
     k_smooth takes k's mean over its sequence off; lse is that of the unsmoothed scores.  q_smooth
     takes the mean of each 128 rows of q off and adds the scores that it makes.
+
+    With index rows see the keys of lists, and skip_margin skips tiles of them: both as in
+    quant_forward.
 
     Sequences are full, or packed by *_start: padding would enter means and scales.
     Errors name this operation, then the part that refuses, with that part's names of fields.
@@ -3394,11 +3398,14 @@ def quantised_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=N
 
     Outputs on request, by True or an array
       lse: (b, h, s) f32: natural log of each row's sum
+      skipped: (1) i64: tiles that were skipped; with index
 
     Optional inputs
       query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
       key_start: (r+1) i32: first packed key of each sequence
       sink_logit: (h) f32: a learned term of the denominator: not scaled or capped
+      index: (b, x, n, keep) i32: entries of each list row
+      index_count: (b, x, n) i32: entries in use; with index
 
     Numbers
       query_max: longest sequence of rows, bounds the grid; 0: s
@@ -3410,6 +3417,7 @@ def quantised_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=N
       scale: > 0; 0: 1 / sqrt(d)
       softcap: > 0; 0: none
       v_scale_max: the largest e4m3 code of v; 0: 448
+      skip_margin: in nats, with index; 0: nothing is skipped
       causal: 1: window_right = 1
       hadamard: 1: rotate the columns of q and k first
       code: "e4m3", "i8", "i4", "e2m1", "plain"
@@ -3427,6 +3435,9 @@ def quantised_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=N
       k_smooth: "none", "sequence", "block"
       p_format: "e4m3_256", "e4m3_448", "half", "i8", "e2m1_two", "e2m1_one"
       accumulate: "two_level", "f32", "half_64"
+      block_rows: rows of a list row: 1 .. 128; 0 without index
+      block_keys: keys of an entry: a multiple of 64; 0 without index
+      entry_keys: from an entry's first key to the next's; 0: block_keys
     """
     if ctx_or_q.__class__ is Context and ctx is None:
         call = Call(ctx_or_q, _x_quantised_forward)
@@ -3442,56 +3453,70 @@ def quantised_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=N
         call.put("key_start", 584, key_start)
     if sink_logit is not None:
         call.put("sink_logit", 680, sink_logit)
+    if index is not None:
+        call.put("index", 776, index)
+    if index_count is not None:
+        call.put("index_count", 872, index_count)
     o = call.out("o", 296, o, (v_q[2][0], v_q[2][1], v_q[2][2], v_v[2][3]), v_q[1] if v_q[1] in (1,
         2, 3) else 1)
     if lse is not None:
         lse = None if lse is False else call.out("lse", 392, lse, (v_q[2][0], v_q[2][2], v_q[2][1]),
             1)
+    if skipped is not None:
+        skipped = None if skipped is False else call.out("skipped", 968, skipped, (1,), 9)
     if query_max:
-        call.scalar("q", 776, query_max, "query_max")
+        call.scalar("q", 1064, query_max, "query_max")
     if key_max:
-        call.scalar("q", 784, key_max, "key_max")
+        call.scalar("q", 1072, key_max, "key_max")
     if window_left:
-        call.scalar("q", 792, window_left, "window_left")
+        call.scalar("q", 1080, window_left, "window_left")
     if window_right:
-        call.scalar("q", 800, window_right, "window_right")
+        call.scalar("q", 1088, window_right, "window_right")
     if seed:
-        call.scalar("q", 808, seed, "seed")
+        call.scalar("q", 1096, seed, "seed")
     if scale:
-        call.scalar("f", 816, scale, "scale")
+        call.scalar("f", 1104, scale, "scale")
     if softcap:
-        call.scalar("f", 820, softcap, "softcap")
+        call.scalar("f", 1108, softcap, "softcap")
     if v_scale_max:
-        call.scalar("f", 824, v_scale_max, "v_scale_max")
+        call.scalar("f", 1112, v_scale_max, "v_scale_max")
+    if skip_margin:
+        call.scalar("f", 1116, skip_margin, "skip_margin")
     if causal:
-        call.scalar("i", 828, causal, "causal")
+        call.scalar("i", 1120, causal, "causal")
     if hadamard:
-        call.scalar("i", 832, hadamard, "hadamard")
+        call.scalar("i", 1124, hadamard, "hadamard")
     if code:
-        call.enum(836, code, "code", Code)
+        call.enum(1128, code, "code", Code)
     if v_code:
-        call.enum(840, v_code, "v_code", Code)
+        call.enum(1132, v_code, "v_code", Code)
     if q_group:
-        call.enum(844, q_group, "q_group", ScaleGroup)
+        call.enum(1136, q_group, "q_group", ScaleGroup)
     if k_group:
-        call.enum(848, k_group, "k_group", ScaleGroup)
+        call.enum(1140, k_group, "k_group", ScaleGroup)
     if v_group:
-        call.enum(852, v_group, "v_group", ScaleGroup)
+        call.enum(1144, v_group, "v_group", ScaleGroup)
     if q_block:
-        call.scalar("i", 856, q_block, "q_block")
+        call.scalar("i", 1148, q_block, "q_block")
     if k_block:
-        call.scalar("i", 860, k_block, "k_block")
+        call.scalar("i", 1152, k_block, "k_block")
     if v_block:
-        call.scalar("i", 864, v_block, "v_block")
+        call.scalar("i", 1156, v_block, "v_block")
     if q_smooth:
-        call.enum(868, q_smooth, "q_smooth", Smooth)
+        call.enum(1160, q_smooth, "q_smooth", Smooth)
     if k_smooth:
-        call.enum(872, k_smooth, "k_smooth", Smooth)
+        call.enum(1164, k_smooth, "k_smooth", Smooth)
     if p_format:
-        call.enum(876, p_format, "p_format", PFormat)
+        call.enum(1168, p_format, "p_format", PFormat)
     if accumulate:
-        call.enum(880, accumulate, "accumulate", Accumulate)
-    return call.run(o, lse)
+        call.enum(1172, accumulate, "accumulate", Accumulate)
+    if block_rows:
+        call.scalar("i", 1176, block_rows, "block_rows")
+    if block_keys:
+        call.scalar("i", 1180, block_keys, "block_keys")
+    if entry_keys:
+        call.scalar("i", 1184, entry_keys, "entry_keys")
+    return call.run(o, lse, skipped)
 
 
 def quant_backward(ctx_or_q=None, /, q=None, k=None, v=None, o=None, lse=None, dout=None, *,
@@ -3600,7 +3625,9 @@ def pooled_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
                    min_extra=0, force_first=0, force_previous=0, force_last=0, subset=0, scale=0.0,
                    softcap=0.0, select_scale=0.0, ratio=0.0, cover=0.0, threshold=0.0,
                    skip_margin=0.0, measure=0, normalise=0, reduce=0, rule=0, scope=0,
-                   forced_count=0, force_own=0, causal=0, block_rows=0, block_keys=0):
+                   forced_count=0, force_own=0, causal=0, block_rows=0, block_keys=0, quantise=0,
+                   code=0, v_code=0, q_group=0, k_group=0, v_group=0, q_block=0, k_block=0,
+                   v_block=0, k_smooth=0, p_format=0, accumulate=0):
     """Attention over key blocks that summaries choose.
 
     Columns summarise key blocks, by x_pool_forward: the mean of the keys, for BOX their largest and
@@ -3624,6 +3651,11 @@ def pooled_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
     k = max(count, floor(ratio * key blocks of the scope)); one of the two is 0.
     Each row attends to the keys of its list, with causal to those up to its own position.
     index, index_count, block_rows and block_keys are what x_sparse_backward takes.
+
+    With quantise attention is x_quantised_forward's over the lists, and code to accumulate are its
+    fields; without it they are 0.  Its codes are of q, k and v; the selection is of q and k as they
+    are.  Then sequences are full or packed, k and v contiguous and of q's type, block_keys is a
+    multiple of 64.
 
     A row whose list is empty has o = 0.  Rows past query_len are neither read nor written.
 
@@ -3706,6 +3738,21 @@ def pooled_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
       causal: 1: no key after a row's own position
       block_rows: rows of a row block, 1 .. 128; 0: 1
       block_keys: keys of a key block, 1 .. 65536; 0: 64
+      quantise: 1: attention of codes, by the fields below
+      code: "e4m3", "i8", "i4", "e2m1", "plain"
+      v_code: "e4m3", "i8", "i4", "e2m1", "plain"
+      q_group: "block", "thread_q", "thread_k", "token", "channel", "micro16", "micro32",
+          "micro16_t", "micro32_t"
+      k_group: "block", "thread_q", "thread_k", "token", "channel", "micro16", "micro32",
+          "micro16_t", "micro32_t"
+      v_group: "block", "thread_q", "thread_k", "token", "channel", "micro16", "micro32",
+          "micro16_t", "micro32_t"
+      q_block: rows that share an entry of q's scales
+      k_block: the same of k
+      v_block: the same of v
+      k_smooth: "none", "sequence", "block"
+      p_format: "e4m3_256", "e4m3_448", "half", "i8", "e2m1_two", "e2m1_one"
+      accumulate: "two_level", "f32", "half_64"
     """
     if ctx_or_q.__class__ is Context and ctx is None:
         call = Call(ctx_or_q, _x_pooled_forward)
@@ -3817,6 +3864,30 @@ def pooled_forward(ctx_or_q=None, /, q=None, k=None, v=None, *, ctx=None, o=None
         call.scalar("i", 2452, block_rows, "block_rows")
     if block_keys:
         call.scalar("i", 2456, block_keys, "block_keys")
+    if quantise:
+        call.scalar("i", 2460, quantise, "quantise")
+    if code:
+        call.enum(2464, code, "code", Code)
+    if v_code:
+        call.enum(2468, v_code, "v_code", Code)
+    if q_group:
+        call.enum(2472, q_group, "q_group", ScaleGroup)
+    if k_group:
+        call.enum(2476, k_group, "k_group", ScaleGroup)
+    if v_group:
+        call.enum(2480, v_group, "v_group", ScaleGroup)
+    if q_block:
+        call.scalar("i", 2484, q_block, "q_block")
+    if k_block:
+        call.scalar("i", 2488, k_block, "k_block")
+    if v_block:
+        call.scalar("i", 2492, v_block, "v_block")
+    if k_smooth:
+        call.enum(2496, k_smooth, "k_smooth", Smooth)
+    if p_format:
+        call.enum(2500, p_format, "p_format", PFormat)
+    if accumulate:
+        call.enum(2504, accumulate, "accumulate", Accumulate)
     return call.run(o, lse, index, index_count)
 
 

@@ -1444,6 +1444,8 @@ class _quantised_forward(TypedDict, total=False):
     query_start: Array | None
     key_start: Array | None
     sink_logit: Array | None
+    index: Array | None
+    index_count: Array | None
     query_max: Int
     key_max: Int
     window_left: Int
@@ -1452,6 +1454,7 @@ class _quantised_forward(TypedDict, total=False):
     scale: Float
     softcap: Float
     v_scale_max: Float
+    skip_margin: Float
     causal: Int
     hadamard: Int
     code: Literal["e4m3", "i8", "i4", "e2m1", "plain"] | Code | Int
@@ -1469,27 +1472,50 @@ class _quantised_forward(TypedDict, total=False):
     k_smooth: Literal["none", "sequence", "block"] | Smooth | Int
     p_format: Literal["e4m3_256", "e4m3_448", "half", "i8", "e2m1_two", "e2m1_one"] | PFormat | Int
     accumulate: Literal["two_level", "f32", "half_64"] | Accumulate | Int
+    block_rows: Int
+    block_keys: Int
+    entry_keys: Int
 
 @overload
 def quantised_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted | None = ...,
-                      lse: None = ..., **fields: Unpack[_quantised_forward]) -> A: ...
+                      lse: None = ..., skipped: None = ...,
+                      **fields: Unpack[_quantised_forward]) -> A: ...
 @overload
 def quantised_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ...,
-                      o: Wanted | None = ..., lse: None = ...,
+                      o: Wanted | None = ..., lse: None = ..., skipped: None = ...,
                       **fields: Unpack[_quantised_forward]) -> A: ...
 @overload
 def quantised_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted | None = ...,
-                      lse: Wanted, **fields: Unpack[_quantised_forward]) -> tuple[A, A]: ...
-@overload
-def quantised_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ...,
-                      o: Wanted | None = ..., lse: Wanted,
+                      lse: Wanted, skipped: None = ...,
                       **fields: Unpack[_quantised_forward]) -> tuple[A, A]: ...
 @overload
+def quantised_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ...,
+                      o: Wanted | None = ..., lse: Wanted, skipped: None = ...,
+                      **fields: Unpack[_quantised_forward]) -> tuple[A, A]: ...
+@overload
+def quantised_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted | None = ...,
+                      lse: None = ..., skipped: Wanted,
+                      **fields: Unpack[_quantised_forward]) -> tuple[A, Any]: ...
+@overload
+def quantised_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ...,
+                      o: Wanted | None = ..., lse: None = ..., skipped: Wanted,
+                      **fields: Unpack[_quantised_forward]) -> tuple[A, Any]: ...
+@overload
+def quantised_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted | None = ...,
+                      lse: Wanted, skipped: Wanted,
+                      **fields: Unpack[_quantised_forward]) -> tuple[A, A, Any]: ...
+@overload
+def quantised_forward(q: A, k: Array, v: Array, *, ctx: Context | None = ...,
+                      o: Wanted | None = ..., lse: Wanted, skipped: Wanted,
+                      **fields: Unpack[_quantised_forward]) -> tuple[A, A, Any]: ...
+@overload
 def quantised_forward(ctx: Context | None, q: Array, k: Array, v: Array, *, o: Output = ...,
-                      lse: Output = ..., **fields: Unpack[_quantised_forward]) -> Any: ...
+                      lse: Output = ..., skipped: Output = ...,
+                      **fields: Unpack[_quantised_forward]) -> Any: ...
 @overload
 def quantised_forward(q: Array, k: Array, v: Array, *, ctx: Context | None = ..., o: Output = ...,
-                      lse: Output = ..., **fields: Unpack[_quantised_forward]) -> Any: ...
+                      lse: Output = ..., skipped: Output = ...,
+                      **fields: Unpack[_quantised_forward]) -> Any: ...
 
 class _quant_backward(TypedDict, total=False):
     query_start: Array | None
@@ -1569,6 +1595,21 @@ class _pooled_forward(TypedDict, total=False):
     causal: Int
     block_rows: Int
     block_keys: Int
+    quantise: Int
+    code: Literal["e4m3", "i8", "i4", "e2m1", "plain"] | Code | Int
+    v_code: Literal["e4m3", "i8", "i4", "e2m1", "plain"] | Code | Int
+    q_group: (Literal["block", "thread_q", "thread_k", "token", "channel", "micro16", "micro32",
+        "micro16_t", "micro32_t"] | ScaleGroup | Int)
+    k_group: (Literal["block", "thread_q", "thread_k", "token", "channel", "micro16", "micro32",
+        "micro16_t", "micro32_t"] | ScaleGroup | Int)
+    v_group: (Literal["block", "thread_q", "thread_k", "token", "channel", "micro16", "micro32",
+        "micro16_t", "micro32_t"] | ScaleGroup | Int)
+    q_block: Int
+    k_block: Int
+    v_block: Int
+    k_smooth: Literal["none", "sequence", "block"] | Smooth | Int
+    p_format: Literal["e4m3_256", "e4m3_448", "half", "i8", "e2m1_two", "e2m1_one"] | PFormat | Int
+    accumulate: Literal["two_level", "f32", "half_64"] | Accumulate | Int
 
 @overload
 def pooled_forward(ctx: Context | None, q: A, k: Array, v: Array, *, o: Wanted | None = ...,

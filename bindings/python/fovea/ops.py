@@ -1063,16 +1063,17 @@ def quant_dequantize(ctx_or_scale=None, /, scale=None, *, ctx=None, y=None, star
     return call.run(y)
 
 
-def quant_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, o=None, lse=None, v=None, v_t=None,
-                  q_scale=None, k_scale=None, v_scale=None, query_start=None, key_start=None,
-                  query_len=None, key_len=None, sink_logit=None, k_mean=None, q_plain=None,
-                  delta=None, v_mean=None, e=None, query_max=0, key_max=0, window_left=0,
-                  window_right=0, scale=0.0, softcap=0.0, causal=0, q_block=0, k_block=0,
-                  code_order=0, code_format=0, v_format=0, p_format=0, accumulate=0, q_group=0,
-                  k_group=0, v_group=0, v_block=0):
+def quant_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, o=None, lse=None, skipped=None,
+                  v=None, v_t=None, q_scale=None, k_scale=None, v_scale=None, query_start=None,
+                  key_start=None, query_len=None, key_len=None, sink_logit=None, k_mean=None,
+                  q_plain=None, delta=None, v_mean=None, index=None, index_count=None, e=None,
+                  query_max=0, key_max=0, window_left=0, window_right=0, scale=0.0, softcap=0.0,
+                  skip_margin=0.0, causal=0, q_block=0, k_block=0, code_order=0, code_format=0,
+                  v_format=0, p_format=0, accumulate=0, q_group=0, k_group=0, v_group=0, v_block=0,
+                  block_rows=0, block_keys=0, entry_keys=0):
     """Attention of codes: FlashAttention-3's FP8 recipe, SageAttention 1, 2, 2++ and 3, the forward of
-    SageBwd.  For query row i over the keys it sees (attention.h: positions bottom-right aligned,
-    causal, windows), in tiles from the last to the first:
+    SageBwd, SpargeAttention over lists.  For query row i over the keys it sees (attention.h:
+    positions bottom-right aligned, causal, windows), in tiles from the last to the first:
       score = scale * (q_scale * k_scale * <q_i, k_j> + delta_ij) + r_i
       score = softcap * tanh(score / softcap)            when softcap > 0
       m' = max(m, score),  p = exp(score - m'),  l = exp(m - m') l + sum p
@@ -1089,6 +1090,27 @@ def quant_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, o=None, lse=Non
     rows lacks delta, as quant_quantize writes it; then k_mean asks for q_plain.  v_mean is added to
     o, times the share of l that keys have.
 
+    Lists.  With index row i sees those keys alone that its list names and its window leaves, a key
+    as often as it is named.
+      list head  Query head i has list head i / (h / x); x divides h.
+      list row   Row i of a sequence has list row i / block_rows; n is ceil(s / block_rows) or more.
+                 Packed, the first list row of sequence r is query_start[r] / block_rows + r, and n
+                 is s / block_rows + r or more.  With block_rows = 1 it is query_start[r], and n is
+                 s or more.
+      entry      Number e names keys [e entry_keys, e entry_keys + block_keys) of the sequence, as
+                 far as there are such keys.  -1 and numbers without a key name none.  Entries stand
+                 in any order.
+      count      Places from index_count on are not read.  A count below 0 or above keep is cut to
+                 that.  Absent: keep.
+    In what order keys are met is then the kernel's own, but with skip_margin: from the first place
+    to the last.
+
+    Skipping (SpargeAttention).  Rows stand in groups of 64 of one head, counted from the first of
+    their list row.  An entry is cut into tiles of 64 keys, from its first.  top_i is the largest
+    score that row i has met so far.  A tile is skipped where every row of the group has
+    score_ij < top_i - skip_margin for each key that it sees.  It then adds nothing to o, lse and
+    top.  What is dropped is at most Lk exp(-skip_margin) of a row's sum.
+
     Methods:
       |                 | q, k  | q_group, k_group   | v    | v_group   | p_format | accumulate |
       | FlashAttention-3| e4m3  | block              | e4m3 | block     | e4m3_256 | two_level  |
@@ -1097,6 +1119,7 @@ def quant_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, o=None, lse=Non
       | SageAttention2++| i8    | thread_q, thread_k | e4m3 | channel   | e4m3_448 | half_64    |
       | SageAttention3  | e2m1  | micro16, micro32   | e2m1 | micro*_t  | e2m1_*   | f32        |
       | SageBwd         | i8    | block              | i8   | block     | i8       | f32        |
+      | SpargeAttention | i8    | block              | e4m3 | channel   | e4m3_448 | two_level  |
     q and k of one type go with any v and the p_format that v has above.  code_format is of q and k,
     v_format of v_t.  Groups of q and k: block, thread_q (q), thread_k (k), token, micro16, micro32;
     of v: block, channel, and micro16_t, micro32_t of v_t.
@@ -1111,7 +1134,8 @@ def quant_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, o=None, lse=Non
                        or a power of two; k_group block or thread_k, k_block 0 or a power of two
                        from 64 on; v_group block (v_block = 0) or channel; rows of k_mean and
                        q_plain contiguous and 16-byte aligned
-      sm_80, i8        p_format i8, scales of block, blocks of 0 or multiples of 64; up to 128
+      sm_80, i8        p_format i8, scales of block, blocks of 0 or multiples of 64; up to 128; no index
+      index            as sm_90, i8; block_rows = 128, entry_keys = block_keys or 0, no skip_margin
 
     Example
       o = fovea.quant_forward(q, k)
@@ -1127,6 +1151,8 @@ def quant_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, o=None, lse=Non
 
     Outputs on request, by True or an array
       lse: (b, h, s) f32: natural log of each row's sum
+      skipped: (1) i64: tiles that some row of a group sees and that were skipped, over all groups;
+          with index
 
     Optional inputs
       v: (key_b, t, g, e) e4m3 i8 f16 bf16: this or v_t
@@ -1144,6 +1170,8 @@ def quant_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, o=None, lse=Non
       q_plain: (b, s, h, wide) f32 f16 bf16: rows that q's codes stand for, in k_mean's columns
       delta: (b, h, deltas, t) f32: for each 128 rows of a sequence, placed as block scales are
       v_mean: (key_b, g, v_means, e) f32: v_means = 1, packed r
+      index: (b, x, n, keep) i32: entries of each list row
+      index_count: (b, x, n) i32: entries in use; with index
 
     e: extents of new outputs that no input tells.
 
@@ -1155,6 +1183,7 @@ def quant_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, o=None, lse=Non
           itself
       scale: > 0; 0: 1 / sqrt(columns of q)
       softcap: > 0; 0: none
+      skip_margin: in nats, with index; 0: nothing is skipped
       causal: 1: window_right = 1
       q_block: rows that share an entry of q_scale: 16, 32 or a multiple of 64; 0: all of a
           sequence; thread_q: the run
@@ -1171,6 +1200,10 @@ def quant_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, o=None, lse=Non
       v_group: "block", "thread_q", "thread_k", "token", "channel", "micro16", "micro32",
           "micro16_t", "micro32_t"
       v_block: keys that share an entry of v_scale, as q_block
+      block_rows: rows of a list row: 1 .. 128; 0 without index
+      block_keys: keys of an entry: a multiple of 64 up to 65536; 0 without index
+      entry_keys: from an entry's first key to the next's: a multiple of 64, at most block_keys; 0:
+          block_keys
     """
     if ctx_or_q.__class__ is Context and ctx is None:
         call = Call(ctx_or_q, _quant_forward)
@@ -1210,48 +1243,62 @@ def quant_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, o=None, lse=Non
     v_v_mean = None
     if v_mean is not None:
         v_v_mean = call.put("v_mean", 1640, v_mean, 4)
+    if index is not None:
+        call.put("index", 1736, index)
+    if index_count is not None:
+        call.put("index_count", 1832, index_count)
     o = call.out("o", 680, o, lambda: (v_q[2][0], v_q[2][1], v_q[2][2], call.size("e", e, (v_v, 3,
         0), (v_v_t, 2, 0), (v_v_mean, 3, 0))), v_q[1] if v_q[1] in (1, 2, 3) else 1)
     if lse is not None:
         lse = None if lse is False else call.out("lse", 776, lse, (v_q[2][0], v_q[2][2], v_q[2][1]),
             1)
+    if skipped is not None:
+        skipped = None if skipped is False else call.out("skipped", 1928, skipped, (1,), 9)
     if query_max:
-        call.scalar("q", 1736, query_max, "query_max")
+        call.scalar("q", 2024, query_max, "query_max")
     if key_max:
-        call.scalar("q", 1744, key_max, "key_max")
+        call.scalar("q", 2032, key_max, "key_max")
     if window_left:
-        call.scalar("q", 1752, window_left, "window_left")
+        call.scalar("q", 2040, window_left, "window_left")
     if window_right:
-        call.scalar("q", 1760, window_right, "window_right")
+        call.scalar("q", 2048, window_right, "window_right")
     if scale:
-        call.scalar("f", 1768, scale, "scale")
+        call.scalar("f", 2056, scale, "scale")
     if softcap:
-        call.scalar("f", 1772, softcap, "softcap")
+        call.scalar("f", 2060, softcap, "softcap")
+    if skip_margin:
+        call.scalar("f", 2064, skip_margin, "skip_margin")
     if causal:
-        call.scalar("i", 1776, causal, "causal")
+        call.scalar("i", 2068, causal, "causal")
     if q_block:
-        call.scalar("i", 1780, q_block, "q_block")
+        call.scalar("i", 2072, q_block, "q_block")
     if k_block:
-        call.scalar("i", 1784, k_block, "k_block")
+        call.scalar("i", 2076, k_block, "k_block")
     if code_order:
-        call.enum(1788, code_order, "code_order", CodeOrder)
+        call.enum(2080, code_order, "code_order", CodeOrder)
     if code_format:
-        call.enum(1792, code_format, "code_format", CodeFormat)
+        call.enum(2084, code_format, "code_format", CodeFormat)
     if v_format:
-        call.enum(1796, v_format, "v_format", CodeFormat)
+        call.enum(2088, v_format, "v_format", CodeFormat)
     if p_format:
-        call.enum(1800, p_format, "p_format", PFormat)
+        call.enum(2092, p_format, "p_format", PFormat)
     if accumulate:
-        call.enum(1804, accumulate, "accumulate", Accumulate)
+        call.enum(2096, accumulate, "accumulate", Accumulate)
     if q_group:
-        call.enum(1808, q_group, "q_group", ScaleGroup)
+        call.enum(2100, q_group, "q_group", ScaleGroup)
     if k_group:
-        call.enum(1812, k_group, "k_group", ScaleGroup)
+        call.enum(2104, k_group, "k_group", ScaleGroup)
     if v_group:
-        call.enum(1816, v_group, "v_group", ScaleGroup)
+        call.enum(2108, v_group, "v_group", ScaleGroup)
     if v_block:
-        call.scalar("i", 1820, v_block, "v_block")
-    return call.run(o, lse)
+        call.scalar("i", 2112, v_block, "v_block")
+    if block_rows:
+        call.scalar("i", 2116, block_rows, "block_rows")
+    if block_keys:
+        call.scalar("i", 2120, block_keys, "block_keys")
+    if entry_keys:
+        call.scalar("i", 2124, entry_keys, "entry_keys")
+    return call.run(o, lse, skipped)
 
 
 def kl_forward(ctx_or_q_teacher=None, /, q_teacher=None, k_teacher=None, q_student=None,

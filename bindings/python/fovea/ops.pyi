@@ -429,6 +429,8 @@ class _quant_forward(TypedDict, total=False):
     q_plain: Array | None
     delta: Array | None
     v_mean: Array | None
+    index: Array | None
+    index_count: Array | None
     e: Int | None
     query_max: Int
     key_max: Int
@@ -436,6 +438,7 @@ class _quant_forward(TypedDict, total=False):
     window_right: Int
     scale: Float
     softcap: Float
+    skip_margin: Float
     causal: Int
     q_block: Int
     k_block: Int
@@ -451,25 +454,42 @@ class _quant_forward(TypedDict, total=False):
     v_group: (Literal["block", "thread_q", "thread_k", "token", "channel", "micro16", "micro32",
         "micro16_t", "micro32_t"] | ScaleGroup | Int)
     v_block: Int
+    block_rows: Int
+    block_keys: Int
+    entry_keys: Int
 
 @overload
 def quant_forward(ctx: Context | None, q: A, k: Array, *, o: Wanted | None = ..., lse: None = ...,
-                  **fields: Unpack[_quant_forward]) -> A: ...
+                  skipped: None = ..., **fields: Unpack[_quant_forward]) -> A: ...
 @overload
 def quant_forward(q: A, k: Array, *, ctx: Context | None = ..., o: Wanted | None = ...,
-                  lse: None = ..., **fields: Unpack[_quant_forward]) -> A: ...
+                  lse: None = ..., skipped: None = ..., **fields: Unpack[_quant_forward]) -> A: ...
 @overload
 def quant_forward(ctx: Context | None, q: A, k: Array, *, o: Wanted | None = ..., lse: Wanted,
-                  **fields: Unpack[_quant_forward]) -> tuple[A, A]: ...
+                  skipped: None = ..., **fields: Unpack[_quant_forward]) -> tuple[A, A]: ...
 @overload
 def quant_forward(q: A, k: Array, *, ctx: Context | None = ..., o: Wanted | None = ..., lse: Wanted,
-                  **fields: Unpack[_quant_forward]) -> tuple[A, A]: ...
+                  skipped: None = ..., **fields: Unpack[_quant_forward]) -> tuple[A, A]: ...
+@overload
+def quant_forward(ctx: Context | None, q: A, k: Array, *, o: Wanted | None = ..., lse: None = ...,
+                  skipped: Wanted, **fields: Unpack[_quant_forward]) -> tuple[A, Any]: ...
+@overload
+def quant_forward(q: A, k: Array, *, ctx: Context | None = ..., o: Wanted | None = ...,
+                  lse: None = ..., skipped: Wanted, **fields: Unpack[_quant_forward]) -> tuple[A,
+                  Any]: ...
+@overload
+def quant_forward(ctx: Context | None, q: A, k: Array, *, o: Wanted | None = ..., lse: Wanted,
+                  skipped: Wanted, **fields: Unpack[_quant_forward]) -> tuple[A, A, Any]: ...
+@overload
+def quant_forward(q: A, k: Array, *, ctx: Context | None = ..., o: Wanted | None = ..., lse: Wanted,
+                  skipped: Wanted, **fields: Unpack[_quant_forward]) -> tuple[A, A, Any]: ...
 @overload
 def quant_forward(ctx: Context | None, q: Array, k: Array, *, o: Output = ..., lse: Output = ...,
-                  **fields: Unpack[_quant_forward]) -> Any: ...
+                  skipped: Output = ..., **fields: Unpack[_quant_forward]) -> Any: ...
 @overload
 def quant_forward(q: Array, k: Array, *, ctx: Context | None = ..., o: Output = ...,
-                  lse: Output = ..., **fields: Unpack[_quant_forward]) -> Any: ...
+                  lse: Output = ..., skipped: Output = ...,
+                  **fields: Unpack[_quant_forward]) -> Any: ...
 
 class _kl_forward(TypedDict, total=False):
     row_weight: Array | None

@@ -12,7 +12,7 @@
  *    SeerAttention    row, column: the gate's; 64 x 64, normalise SOFTMAX, rule ABOVE or count,
  *                     force_own, causal.
  *    SpargeAttention  128 x 64, normalise SOFTMAX, ratio or rule TOP_P_UNDER, min_extra 1,
- *                     row_similar_least, column_similar_least, skip_margin.
+ *                     row_similar_least, column_similar_least, skip_margin.  In 8 bits: quantise.
  *    VMoBA            count, or normalise MINMAX and rule TOP_P_GE; scope, force_own, forced_count.
  *    RocketKV         measure BOX, subset, block_keys = page, count, normalise SOFTMAX, reduce SUM,
  *                     g lists; x_evict_forward first drops keys of the prompt.
@@ -55,6 +55,11 @@ extern "C" {
  *  k = max(count, floor(ratio * key blocks of the scope)); one of the two is 0.
  *  Each row attends to the keys of its list, with causal to those up to its own position.
  *  index, index_count, block_rows and block_keys are what x_sparse_backward takes.
+ *
+ *  With quantise attention is x_quantised_forward's over the lists, and code to accumulate are its
+ *  fields; without it they are 0.  Its codes are of q, k and v; the selection is of q and k as they
+ *  are.  Then sequences are full or packed, k and v contiguous and of q's type, block_keys is a
+ *  multiple of 64.
  *
  *  A row whose list is empty has o = 0.  Rows past query_len are neither read nor written.
  *
@@ -136,6 +141,18 @@ typedef struct fovea_x_pooled_forward_params {
   int32_t causal;       /**< 1: no key after a row's own position */
   int32_t block_rows;   /**< rows of a row block, 1 .. 128; 0: 1 */
   int32_t block_keys;   /**< keys of a key block, 1 .. 65536; 0: 64 */
+  int32_t quantise;     /**< 1: attention of codes, by the fields below */
+  int32_t code;         /**< fovea_x_code */
+  int32_t v_code;       /**< fovea_x_code */
+  int32_t q_group;      /**< fovea_scale_group */
+  int32_t k_group;      /**< fovea_scale_group */
+  int32_t v_group;      /**< fovea_scale_group */
+  int32_t q_block;      /**< rows that share an entry of q's scales */
+  int32_t k_block;      /**< the same of k */
+  int32_t v_block;      /**< the same of v */
+  int32_t k_smooth;     /**< fovea_smooth */
+  int32_t p_format;     /**< fovea_p_format */
+  int32_t accumulate;   /**< fovea_accumulate */
   int32_t reserved;     /**< 0 */
 } fovea_x_pooled_forward_params;
 

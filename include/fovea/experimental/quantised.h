@@ -41,6 +41,9 @@ typedef enum fovea_x_code {
  *  k_smooth takes k's mean over its sequence off; lse is that of the unsmoothed scores.  q_smooth
  *  takes the mean of each 128 rows of q off and adds the scores that it makes.
  *
+ *  With index rows see the keys of lists, and skip_margin skips tiles of them: both as in
+ *  quant_forward.
+ *
  *  Sequences are full, or packed by *_start: padding would enter means and scales.
  *  Errors name this operation, then the part that refuses, with that part's names of fields.
  *  Limits are those of the parts.  Workspace: theirs, codes, scales and means.  q_smooth takes
@@ -59,6 +62,9 @@ typedef struct fovea_x_quantised_forward_params {
   fovea_tensor key_start;   /**< [in, optional] (r+1) i32: first packed key of each sequence */
   fovea_tensor sink_logit;  /**< [in, optional] (h) f32: a learned term of the denominator: not
                                  scaled or capped */
+  fovea_tensor index;       /**< [in, optional] (b, x, n, keep) i32: entries of each list row */
+  fovea_tensor index_count; /**< [in, optional] (b, x, n) i32: entries in use; with index */
+  fovea_tensor skipped;     /**< [out, optional] (1) i64: tiles that were skipped; with index */
   int64_t query_max;        /**< longest sequence of rows, bounds the grid; 0: s */
   int64_t key_max;          /**< longest sequence of keys; 0: t */
   int64_t window_left;      /**< keys seen to the left, the row's own position counted; 0: all */
@@ -68,6 +74,7 @@ typedef struct fovea_x_quantised_forward_params {
   float scale;              /**< > 0; 0: 1 / sqrt(d) */
   float softcap;            /**< > 0; 0: none */
   float v_scale_max;        /**< the largest e4m3 code of v; 0: 448 */
+  float skip_margin;        /**< in nats, with index; 0: nothing is skipped */
   int32_t causal;           /**< 1: window_right = 1 */
   int32_t hadamard;         /**< 1: rotate the columns of q and k first */
   int32_t code;             /**< fovea_x_code */
@@ -82,6 +89,9 @@ typedef struct fovea_x_quantised_forward_params {
   int32_t k_smooth;         /**< fovea_smooth */
   int32_t p_format;         /**< fovea_p_format */
   int32_t accumulate;       /**< fovea_accumulate */
+  int32_t block_rows;       /**< rows of a list row: 1 .. 128; 0 without index */
+  int32_t block_keys;       /**< keys of an entry: a multiple of 64; 0 without index */
+  int32_t entry_keys;       /**< from an entry's first key to the next's; 0: block_keys */
   int32_t reserved;         /**< 0 */
 } fovea_x_quantised_forward_params;
 

@@ -101,7 +101,35 @@ int64_t most_entries(const Params& p, const Blocks& a) {
   return some(std::max(taken, some(p.min_keep)));
 }
 
+// Which fields attention of codes has, and which it has not.
+void check_codes(const Params& p) {
+  check_flag(kOp, "quantise", p.quantise);
+  if (!p.quantise) {
+    for (const auto& [field, value] : {std::pair{"code", p.code},
+                                       {"v_code", p.v_code},
+                                       {"q_group", p.q_group},
+                                       {"k_group", p.k_group},
+                                       {"v_group", p.v_group},
+                                       {"q_block", p.q_block},
+                                       {"k_block", p.k_block},
+                                       {"v_block", p.v_block},
+                                       {"k_smooth", p.k_smooth},
+                                       {"p_format", p.p_format},
+                                       {"accumulate", p.accumulate}})
+      if (value) refuse("%s: %s is %d without quantise, wanted 0", kOp, field, value);
+    return;
+  }
+  for (const auto& [field, x] : {std::pair{"query_len", &p.query_len},
+                                 {"key_len", &p.key_len},
+                                 {"page_table", &p.page_table},
+                                 {"cache_row", &p.cache_row},
+                                 {"k_scale", &p.k_scale},
+                                 {"v_scale", &p.v_scale}})
+    if (x->data) refuse("%s: %s is given with quantise, wanted one of them", kOp, field);
+}
+
 Blocks read_blocks(const Params& p) {
+  check_codes(p);
   if (p.block_rows < 0 || p.block_rows > kListRowsMost)
     refuse("%s: block_rows is %d, wanted 1 .. %lld, or 0 for 1", kOp, p.block_rows,
            lld(kListRowsMost));
@@ -267,26 +295,44 @@ void rules(const Params& p, const Blocks& a, fovea_x_select_block_params& select
   return part;
 }
 
-[[gnu::noinline]] void attend(Program& program, const Params& p, const Blocks& a,
-                              const fovea_tensor& index, const fovea_tensor& index_count) {
-  fovea_x_sparse_forward_params part{};
+// What attention over lists has with and without codes.
+template <class To>
+To attention(const Params& p, const Blocks& a, const fovea_x_select_block_params& lists) {
+  To part{};
   part.q = p.q, part.k = p.k, part.v = p.v, part.o = p.o, part.lse = p.lse;
-  part.k_scale = p.k_scale, part.v_scale = p.v_scale, part.sink_logit = p.sink_logit;
+  part.sink_logit = p.sink_logit;
   part.query_start = p.query_start, part.key_start = p.key_start;
-  part.query_len = p.query_len, part.key_len = p.key_len;
-  part.page_table = p.page_table, part.cache_row = p.cache_row;
   part.query_max = p.query_max, part.key_max = p.key_max;
-  part.index = index, part.index_count = index_count;
+  part.index = lists.index, part.index_count = lists.index_count;
   part.block_rows = static_cast<int32_t>(a.rows), part.block_keys = static_cast<int32_t>(a.keys);
   part.scale = p.scale, part.softcap = p.softcap, part.skip_margin = p.skip_margin;
   part.causal = p.causal;
+  return part;
+}
+
+[[gnu::noinline]] void attend(Program& program, const Params& p, const Blocks& a,
+                              const fovea_x_select_block_params& lists) {
+  auto part = attention<fovea_x_sparse_forward_params>(p, a, lists);
+  part.k_scale = p.k_scale, part.v_scale = p.v_scale;
+  part.query_len = p.query_len, part.key_len = p.key_len;
+  part.page_table = p.page_table, part.cache_row = p.cache_row;
+  program.run(part);
+}
+
+[[gnu::noinline]] void attend_codes(Program& program, const Params& p, const Blocks& a,
+                                    const fovea_x_select_block_params& lists) {
+  auto part = attention<fovea_x_quantised_forward_params>(p, a, lists);
+  part.code = p.code, part.v_code = p.v_code;
+  part.q_group = p.q_group, part.k_group = p.k_group, part.v_group = p.v_group;
+  part.q_block = p.q_block, part.k_block = p.k_block, part.v_block = p.v_block;
+  part.k_smooth = p.k_smooth, part.p_format = p.p_format, part.accumulate = p.accumulate;
   program.run(part);
 }
 
 void body(Program& program, const Params& p) {
   const Blocks a = read_blocks(p);
   const fovea_x_select_block_params lists = choose_blocks(program, p, a);
-  attend(program, p, a, lists.index, lists.index_count);
+  p.quantise ? attend_codes(program, p, a, lists) : attend(program, p, a, lists);
 }
 
 }  // namespace

@@ -6,11 +6,15 @@
 //   Where the CPU has tile registers (host/tiles.h), codes are multiplied as bf16, which has all of
 //   them: sums of i8 are exact.  Scales are those of the products.  Else codes become f32 numbers,
 //   times their scales.
+//   With lists an item is (sequence, head, tile of up to 64 rows of a list row).  It walks the
+//   places of the list in order, an entry in tiles of 128 keys, with skip_margin of 64.
 //   What an item does depends on shapes and lengths alone.  FlashAttention-3 (2407.08608),
 //   SageAttention (2410.02367, 2411.10958, 2505.11594).
+#include <atomic>
 #include <cmath>
 
 #include "core/convert.h"
+#include "core/fields.h"
 #include "host/sweep.h"
 #include "host/tiles.h"
 #include "ops/quant/kernels.h"
@@ -44,6 +48,10 @@ struct ForwardPlan {
   const host::Tiles *scores, *values;  // nullptr: in f32
   int64_t d_row, e_row;                // columns of q and k, and of v and o, with padding
   int64_t shared;                      // tiles of rows of an item
+  SparseList list;                     // without index: every key
+  int64_t keys_bound;                  // keys that a row may meet
+  float skip_margin;
+  int64_t* skipped;
   host::RowTiles tiles;
   // Within a worker's bytes.  q and o: of `shared` tiles.
   struct {
@@ -89,8 +97,8 @@ class KeyTile {
         k_scales_(plan.a.k_scales(q, r, g)),
         v_scales_(plan.a.v_scales(q, r, g)) {}
 
-  void load(int64_t first) {
-    this->first = first, count = std::min(kKeys, seq_.keys - first);
+  void load(int64_t first, int64_t most) {
+    this->first = first, count = std::min(most, seq_.keys - first);
     load_keys();
     load_values();
     finite = plan_.values ? plan_.values->finite(count, plan_.a.attend.e, values())
@@ -226,11 +234,11 @@ class Item {
     Rows* const tiles = plan_.room.tiles.at(room_);
     int64_t used = 0;
     for (; used < plan_.shared && first < seq_.rows; ++used, first += kRows) {
-      open(first, used, tiles[used]);
+      open(first, seq_.rows, used, tiles[used]);
       begin = std::min(begin, tiles[used].begin), end = std::max(end, tiles[used].end);
     }
     for (int64_t n = (end + kKeys - 1) / kKeys - 1; n >= begin / kKeys; --n) {
-      keys_.load(n * kKeys);
+      keys_.load(n * kKeys, kKeys);
       for (int64_t i = 0; i < used; ++i)
         if (tiles[i].begin < (n + 1) * kKeys && tiles[i].end > n * kKeys) visit(tiles[i]);
     }
@@ -238,11 +246,30 @@ class Item {
       for (int64_t i = 0; i < tiles[n].count; ++i) finish(tiles[n], i);
   }
 
+  // The rows of a tile meet the keys that their list names.  Returns how many tiles were skipped.
+  int64_t run(const SparseList::Tile& tile) {
+    Rows& rows = *plan_.room.tiles.at(room_);
+    open(tile.list.begin + tile.begin, tile.list.begin + tile.end, 0, rows);
+    const int64_t step = plan_.skip_margin > 0 ? kListTile : kKeys;
+    int64_t skipped = 0;
+    for (int64_t m = 0, count = plan_.list.count(tile.list); m < count; ++m) {
+      const Interval keys = plan_.list(seq_, tile.list, m).keys;
+      for (int64_t j = keys.begin; j < keys.end; j += step) {
+        const int64_t to = std::min(j + step, keys.end);
+        if (rows.begin >= to || rows.end <= j) continue;
+        keys_.load(j, to - j);
+        skipped += visit(rows);
+      }
+    }
+    for (int64_t i = 0; i < rows.count; ++i) finish(rows, i);
+    return skipped;
+  }
+
  private:
   int64_t key_head() const { return head_ / (a_.h / a_.g); }
 
-  void open(int64_t first, int64_t place, Rows& rows) const {
-    rows = Rows(std::min<int64_t>(kRows, seq_.rows - first));
+  void open(int64_t first, int64_t end, int64_t place, Rows& rows) const {
+    rows = Rows(std::min<int64_t>(kRows, end - first));
     rows.first = first;
     rows.q = plan_.room.q.at(room_) + place * kRows * plan_.d_row;
     rows.o = plan_.room.o.at(room_) + place * kRows * plan_.e_row;
@@ -282,7 +309,8 @@ class Item {
     simd_.transpose(rows.count, a_.d, staged, a_.d, rows.q, rows.lanes);
   }
 
-  void visit(Rows& rows) const {
+  // Returns whether the tile was skipped that some row sees.
+  bool visit(Rows& rows) const {
     const int64_t keys = keys_.count, lanes = rows.lanes;
     float* x = x_;
     if (plan_.scores)
@@ -291,16 +319,20 @@ class Item {
     else
       simd_.gemm({keys, lanes, a_.d, keys_.k(), plan_.d_row, rows.q, lanes, x, lanes, nullptr,
                   false, false});
-    const bool delta = static_cast<bool>(plan_.a.delta);
+    const bool delta = plan_.a.delta && alike(rows), apart_delta = plan_.a.delta && !delta;
     if (plan_.scores || delta || shifts_)
       simd_.scale_scores({keys, lanes, x, keys_.scale, plan_.scores ? rows.scale : nullptr,
                           a_.score.scale, delta ? delta_of(rows) : nullptr, plan_.a.delta.stride[3],
                           shifts_ ? rows.shift : nullptr});
+    if (apart_delta) add_delta(rows);
     if (a_.score.softcap > 0) simd_.softcap(keys * lanes, x, a_.score.softcap, nullptr);
     const host::LocalSeen local(rows, keys_.first, keys);
     const bool masked = rows.cover(keys_.first, keys_.first + keys) != host::Cover::full;
     if (masked)
       simd_.mask(keys, lanes, x, local.low, local.high, local.first_low, local.first_high);
+    bool seen = false;
+    if (plan_.skip_margin > 0 && host::skips(rows, keys, x, rows.top, plan_.skip_margin, seen))
+      return seen;
     float shrink[kRows], scale[kKeys / kRun * kRows];
     simd_.softmax(keys, lanes, x, rows.top, rows.sum, shrink);
     const int32_t format = plan_.a.p_format;
@@ -308,10 +340,22 @@ class Item {
     simd_.round_weights(
         {format, keys, lanes, x, weight_lift(format), weight_run(format), apart ? scale : nullptr});
     add_values(rows, apart ? scale : nullptr, shrink, masked && !keys_.finite ? &local : nullptr);
+    return false;
   }
-  // Rows of a tile share an entry of 128 rows.
-  const float* delta_of(const Rows& rows) const {
-    return plan_.a.delta_of(seq_, r_, head_, rows.first) + keys_.first * plan_.a.delta.stride[3];
+  // Rows of a tile share an entry of 128 rows, but for some tiles of lists.
+  static bool alike(const Rows& rows) {
+    return rows.first / kCodeRun == (rows.first + rows.count - 1) / kCodeRun;
+  }
+  const float* delta_of(const Rows& rows, int64_t i = 0) const {
+    return plan_.a.delta_of(seq_, r_, head_, rows.first + i) +
+           keys_.first * plan_.a.delta.stride[3];
+  }
+  void add_delta(const Rows& rows) const {
+    for (int64_t i = 0; i < rows.count; ++i) {
+      const float* delta = delta_of(rows, i);
+      for (int64_t j = 0; j < keys_.count; ++j)
+        x_[j * rows.lanes + i] += a_.score.scale * delta[j * plan_.a.delta.stride[3]];
+    }
   }
 
   // o = shrink o + p v.  scale: what weights of runs of 64 keys are to be multiplied with.  With
@@ -435,16 +479,35 @@ struct Forward {
   void* base;
 
   void run(Context& ctx) const {
+    if (plan.skipped) *plan.skipped = 0;
     const Attend& a = plan.a.attend;
-    const host::RowPlaces tiles = plan.tiles.find(
-        base, [&](int64_t r) { return host::ceil_div(a.sequences[r].rows, plan.shared * kRows); });
+    const bool listed = plan.list.listed();
+    const host::RowPlaces tiles = plan.tiles.find(base, [&](int64_t r) {
+      const Sequence q = a.sequences[r];
+      return listed ? plan.list.slots(q, 1, kRows) : host::ceil_div(q.rows, plan.shared * kRows);
+    });
     const double cost = static_cast<double>(tiles.count() * plan.shared * kRows) *
-                        static_cast<double>(a.sequences.key_max * (a.d + a.e)) / 10;
+                        static_cast<double>(plan.keys_bound * (a.d + a.e)) / 10;
     host::pool(ctx).run(tiles.count(), cost, [&](int64_t item, int32_t worker) {
       const host::RowPlaces::Place at = tiles[item];
+      if (listed) return run_list(at, worker);
       Item(plan, plan.scratch.at(base, worker), a.sequences[at.sequence], at.sequence, at.head)
           .run(at.tile * plan.shared * kRows);
     });
+  }
+
+ private:
+  void run_list(const host::RowPlaces::Place& at, int32_t worker) const {
+    const Sequences& sequences = plan.a.attend.sequences;
+    const Sequence q = sequences[at.sequence];
+    const bool packed = static_cast<bool>(sequences.query_start);
+    const SparseList::Tile tile =
+        plan.list.tile_at(q, at.sequence, packed, plan.list.head_of(at.head), 1, kRows, at.tile);
+    if (tile.begin >= tile.end) return;
+    const int64_t skipped =
+        Item(plan, plan.scratch.at(base, worker), q, at.sequence, at.head).run(tile);
+    if (plan.skipped && skipped)
+      std::atomic_ref<int64_t>(*plan.skipped).fetch_add(skipped, std::memory_order_relaxed);
   }
 };
 
@@ -459,15 +522,24 @@ const host::Tiles* value_tiles(const QuantAttend& a) {
   return i8 || a.p_format <= FOVEA_P_FORMAT_E4M3_448 ? host::tiles() : nullptr;
 }
 
-Text offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
+// A call without an index has the list of no row.
+Text offer_listed(const Context& ctx, const QuantListed& listed, Plan& plan) {
+  const QuantAttend& a = listed.codes;
   const Attend& call = a.attend;
   ForwardPlan p{};
+  p.list = listed.list, p.skipped = listed.skipped, p.skip_margin = listed.skip_margin;
+  p.keys_bound = listed.lists().keys_bound();
   p.a = a, p.scores = score_tiles(a), p.values = value_tiles(a);
   p.d_row = p.scores ? host::tile_padded(call.d) : call.d;
   p.e_row = p.values ? host::tile_padded(call.e) : host::padded(call.e);
   // Few tiles are left apart: there are threads for them.
-  const int64_t items = host::RowTiles::most(call.sequences, call.h);
+  int64_t items = host::RowTiles::most(call.sequences, call.h);
   p.shared = std::clamp<int64_t>(items / kItems, 1, kShared);
+  if (p.list.listed()) {
+    items = far_product(call.sequences.count * call.h,
+                        p.list.most_slots(call.sequences.query_max, 1, kRows));
+    p.shared = 1;
+  }
   Layout worker;
   auto& room = p.room;
   room.q = worker.add<float>(p.shared * kRows * p.d_row);
@@ -489,8 +561,15 @@ Text offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
   return "";
 }
 
+Text offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
+  QuantListed call{};
+  call.codes = a;
+  return offer_listed(ctx, call, plan);
+}
+
 }  // namespace
 
 extern const Kernel<QuantAttend> quant_forward_host = {"", offer};
+extern const Kernel<QuantListed> quant_listed_host = {"", offer_listed};
 
 }  // namespace fovea

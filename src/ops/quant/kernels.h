@@ -6,6 +6,7 @@
 #include "core/locate.h"
 #include "core/plan.h"
 #include "core/scale_group.h"
+#include "core/sparse.h"
 #include "fovea/quant.h"
 
 namespace fovea {
@@ -14,6 +15,7 @@ namespace fovea {
 FOVEA_HD int64_t permuted(int64_t i) {
   return (i & ~int64_t{15}) | (i >> 1 & 3) << 2 | (i >> 3 & 1) << 1 | (i & 1);
 }
+constexpr int64_t kListTile = 64;  // keys of a tile of a list, which skip_margin may skip
 enum class CodeKind : int32_t { e4m3, i8, i4, e2m1 };
 
 // Codes and their scales: what quantising writes and the reverse reads.
@@ -363,9 +365,30 @@ FOVEA_HD const Attend& attend_in(const QuantAttend& call) {
   return call.attend;
 }
 
+// A call of codes whose rows see the keys of lists.  It is no QuantAttend and becomes none, so a
+// kernel that knows of no list cannot be given one.
+struct QuantListed {
+  QuantAttend codes;
+  SparseList list;
+  int64_t* skipped;
+  float skip_margin;  // nats; 0: nothing is skipped
+
+  // Its places, for whoever walks lists and knows no codes.
+  FOVEA_HD SparseAttend lists() const {
+    SparseAttend call{};
+    call.attend = codes.attend, call.list = list;
+    call.skipped = skipped, call.skip_margin = skip_margin;
+    return call;
+  }
+};
+FOVEA_HD const Attend& attend_in(const QuantListed& call) {
+  return call.codes.attend;
+}
+
 extern const Kernel<Quantize> quant_quantize_host;
 extern const Kernel<Dequantize> quant_dequantize_host;
 extern const Kernel<QuantAttend> quant_forward_host;
+extern const Kernel<QuantListed> quant_listed_host;
 
 // CUDA builds only.  tile: aligned rows of 64, 128 or 256 columns; any: every valid call.
 extern const Kernel<Quantize> quant_quantize_tile, quant_quantize_any;

@@ -2,7 +2,7 @@
 #include <initializer_list>
 
 #include "core/dtype.h"
-#include "core/fields.h"
+#include "core/list_fields.h"
 #include "core/plan.h"
 #include "fovea/quant.h"
 #include "ops/quant/kernels.h"
@@ -237,10 +237,32 @@ QuantAttend resolve(const fovea_quant_forward_params& p) {
   return a;
 }
 
+void check_multiple(const char* field, int32_t value) {
+  if (value % kListTile)
+    refuse("%s: %s is %d, wanted a multiple of %lld", kForward, field, value, lld(kListTile));
+}
+
+QuantListed read_listed(const QuantAttend& codes, const fovea_quant_forward_params& p) {
+  QuantListed call{};
+  call.codes = codes;
+  call.list = read_list(kForward, p, codes.attend, p.index.data ? &p.index : nullptr);
+  check_multiple("block_keys", p.block_keys), check_multiple("entry_keys", p.entry_keys);
+  check_number(kForward, "skip_margin", p.skip_margin, "nothing skipped");
+  call.skipped = static_cast<int64_t*>(p.skipped.data), call.skip_margin = p.skip_margin;
+  if (p.index.data) return call;
+  if (p.skipped.data) refuse("%s: skipped is given without index, wanted both", kForward);
+  if (p.skip_margin > 0)
+    refuse("%s: skip_margin is %g without index, wanted 0", kForward, p.skip_margin);
+  return call;
+}
+
 }  // namespace
 
 Plan plan(const Context& ctx, const fovea_quant_forward_params& params) {
-  return choose(kForward, ctx, resolve(params), quant_forward_host,
+  const QuantListed listed = read_listed(resolve(params), params);
+  if (params.index.data)
+    return choose(kForward, ctx, listed, quant_listed_host, FOVEA_CUDA_KERNELS());
+  return choose(kForward, ctx, listed.codes, quant_forward_host,
                 FOVEA_CUDA_KERNELS(quant_forward_sm90, quant_forward_sm90_i8, quant_forward_sm80_i8,
                                    quant_forward_simt));
 }

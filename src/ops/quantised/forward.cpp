@@ -144,6 +144,9 @@ Coded quantise(Program& program, const Params& p, const fovea_tensor& x, const f
   part.q_group = p.q_group, part.k_group = p.k_group, part.v_group = p.v_group;
   part.code_format = code_format(p.code), part.v_format = code_format(p.v_code);
   part.p_format = p.p_format, part.accumulate = p.accumulate;
+  part.index = p.index, part.index_count = p.index_count, part.skipped = p.skipped;
+  part.block_rows = p.block_rows, part.block_keys = p.block_keys, part.entry_keys = p.entry_keys;
+  part.skip_margin = p.skip_margin;
   program.run(part);
 }
 

@@ -95,7 +95,7 @@ class Forward {
       const bool masked = scores.score(step, nullptr);
       if (call_.s.skip_margin > 0 && step.kind == KeyStep::listed) {
         bool seen = false;
-        if (skips(rows, step, scores.x, top, seen)) {
+        if (host::skips(rows, step.count, scores.x, top, call_.s.skip_margin, seen)) {
           skipped += seen;
           return;
         }
@@ -103,19 +103,6 @@ class Forward {
       take(step, masked);
     });
     return skipped;
-  }
-
-  // Every score lies below its row's top by more than the margin.  seen: there is one.
-  bool skips(const RowTile& rows, const KeyStep& step, const float* x, const float* top,
-             bool& seen) const {
-    for (int i = 0; i < step.count; ++i)
-      for (int r = 0; r < rows.count; ++r) {
-        const float score = x[i * rows.lanes + r];
-        if (score == -kInf) continue;
-        if (!(score * kLog2E < top[r] - call_.s.skip_margin * kLog2E)) return false;
-        seen = true;
-      }
-    return true;
   }
 
   void attend(const host::RowPlaces::Place& at, int64_t part, int32_t worker) {

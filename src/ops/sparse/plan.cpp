@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/fields.h"
+#include "core/list_fields.h"
 #include "core/plans.h"
 #include "ops/sparse/kernels.h"
 
@@ -11,91 +12,6 @@ namespace {
 
 constexpr char kForward[] = "x_sparse_forward";
 constexpr char kBackward[] = "x_sparse_backward";
-
-template <class P>
-constexpr bool kIsForward = requires(P p) {
-  p.column;
-};
-
-void check_block(const char* op, const char* field, int64_t value, int64_t most, bool wanted,
-                 const char* why) {
-  if (wanted ? value >= 1 && value <= most : value == 0) return;
-  refuse("%s: %s is %lld, wanted %s%lld%s", op, field, lld(value), wanted ? "1 .. " : "",
-         wanted ? lld(most) : 0LL, wanted ? "" : why);
-}
-
-// Which lists need which others, and the sizes of blocks.
-template <class P>
-void check_list(const char* op, const P& p, bool listed) {
-  check_needs(op, p.index_count, "index_count", p.index, "index");
-  check_needs(op, p.key_begin, "key_begin", p.index, "index");
-  check_needs(op, p.tile, "tile", p.index, "index");
-  check_together(op, p.tile, "tile", p.tile_bits, "tile_bits");
-  if (p.row_begin.data && !listed)
-    refuse("%s: row_begin is given without a list, wanted index too", op);
-  for (const auto& [x, name] : {std::pair{&p.row_begin, "row_begin"}, {&p.key_begin, "key_begin"}})
-    for (const auto& [y, other] : {std::pair{&p.query_start, "query_start"}, {&p.tile, "tile"}})
-      if (x->data && y->data)
-        refuse("%s: %s is given with %s, wanted one of them", op, name, other);
-  check_block(op, "block_rows", p.block_rows, kListRowsMost, listed && !p.row_begin.data,
-              p.row_begin.data ? " with row_begin" : " without a list");
-  const bool blocks = p.index.data && !p.key_begin.data;
-  const char* none = p.key_begin.data ? " with key_begin" : " without index";
-  check_block(op, "block_keys", p.block_keys, kListKeysMost, blocks, none);
-  if (p.entry_keys) check_block(op, "entry_keys", p.entry_keys, p.block_keys, blocks, none);
-  check_not_negative(op, "first_keys", p.first_keys);
-  check_not_negative(op, "last_keys", p.last_keys);
-  for (const auto& [x, name] : {std::pair{p.first_keys, "first_keys"}, {p.last_keys, "last_keys"}})
-    if (x && !listed)
-      refuse("%s: %s is %lld without a list, wanted 0: every key is seen", op, name, lld(x));
-  if (!p.tile.data) return;
-  if (p.tile_bits.shape[1] != p.block_rows)
-    refuse("%s: tile_bits.shape[1] (tile_rows) is %lld, wanted block_rows = %d", op,
-           lld(p.tile_bits.shape[1]), p.block_rows);
-  if (p.tile_bits.shape[2] != (p.block_keys + 7) / 8)
-    refuse("%s: tile_bits.shape[2] (tile_bytes) is %lld, wanted %d: a bit for each of %d keys", op,
-           lld(p.tile_bits.shape[2]), (p.block_keys + 7) / 8, p.block_keys);
-}
-
-// `heads`: the tensor that says how many heads have a list, nullptr: none does.
-template <class P>
-SparseList read_list(const char* op, const P& p, const Attend& a, const fovea_tensor* heads) {
-  SparseList list{};
-  list.index = view_of<4>(p.index), list.index_count = view_of<3>(p.index_count);
-  list.row_begin = view_of<3>(p.row_begin), list.key_begin = view_of<3>(p.key_begin);
-  list.tile = view_of<4>(p.tile), list.tile_bits = view_of<3>(p.tile_bits);
-  list.keep = p.index.shape[3], list.u = p.key_begin.shape[2] - 1;
-  list.tiles = p.tile_bits.shape[0];
-  list.block_rows = p.block_rows, list.block_keys = p.block_keys;
-  list.entry_keys = p.entry_keys ? p.entry_keys : p.block_keys;
-  constexpr int64_t all = int64_t{1} << 48;  // leaves room for sums
-  list.first_keys = std::min(all, p.first_keys), list.last_keys = std::min(all, p.last_keys);
-  if constexpr (kIsForward<P>) {
-    list.index_bias = view_of<4>(p.index_bias);
-    list.column = view_of<4>(p.column), list.column_count = view_of<3>(p.column_count);
-    list.columns = p.column.shape[3];
-  }
-  list.x = heads ? heads->shape[1] : 1, list.group = 1;
-  if (a.h && (!list.x || a.h % list.x))
-    refuse("%s: the lists have %lld heads (x), wanted a divisor of q's %lld heads", op, lld(list.x),
-           lld(a.h));
-  if (list.x) list.group = a.h / list.x;
-  check_list(op, p, list.listed());
-  if (!list.listed()) return list;
-
-  list.n = heads->shape[2];
-  if (list.row_begin) return list;
-  const bool packed = p.query_start.data != nullptr;
-  const int64_t blocks = packed ? a.s / list.block_rows + a.sequences.count
-                                : a.s / list.block_rows + (a.s % list.block_rows != 0);
-  const int64_t wanted = list.block_rows == 1 ? a.s : blocks;
-  if (list.n < wanted)
-    refuse(
-        "%s: the lists have %lld rows (n), wanted at least %lld: %lld rows of q in blocks of %d%s",
-        op, lld(list.n), lld(wanted), lld(a.s), p.block_rows,
-        packed && list.block_rows > 1 ? ", and one more for each sequence" : "");
-  return list;
-}
 
 // What forward and backward share.
 template <class P>

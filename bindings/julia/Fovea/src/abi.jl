@@ -532,12 +532,16 @@ struct QuantForwardParams
     q_plain::Tensor
     delta::Tensor
     v_mean::Tensor
+    index::Tensor
+    index_count::Tensor
+    skipped::Tensor
     query_max::Int64
     key_max::Int64
     window_left::Int64
     window_right::Int64
     scale::Float32
     softcap::Float32
+    skip_margin::Float32
     causal::Int32
     q_block::Int32
     k_block::Int32
@@ -550,6 +554,9 @@ struct QuantForwardParams
     k_group::Int32
     v_group::Int32
     v_block::Int32
+    block_rows::Int32
+    block_keys::Int32
+    entry_keys::Int32
 end
 
 # fovea_kl_forward_params
@@ -1350,6 +1357,9 @@ struct XQuantisedForwardParams
     query_start::Tensor
     key_start::Tensor
     sink_logit::Tensor
+    index::Tensor
+    index_count::Tensor
+    skipped::Tensor
     query_max::Int64
     key_max::Int64
     window_left::Int64
@@ -1358,6 +1368,7 @@ struct XQuantisedForwardParams
     scale::Float32
     softcap::Float32
     v_scale_max::Float32
+    skip_margin::Float32
     causal::Int32
     hadamard::Int32
     code::Int32
@@ -1372,6 +1383,9 @@ struct XQuantisedForwardParams
     k_smooth::Int32
     p_format::Int32
     accumulate::Int32
+    block_rows::Int32
+    block_keys::Int32
+    entry_keys::Int32
     reserved::Int32
 end
 
@@ -1453,6 +1467,18 @@ struct XPooledForwardParams
     causal::Int32
     block_rows::Int32
     block_keys::Int32
+    quantise::Int32
+    code::Int32
+    v_code::Int32
+    q_group::Int32
+    k_group::Int32
+    v_group::Int32
+    q_block::Int32
+    k_block::Int32
+    v_block::Int32
+    k_smooth::Int32
+    p_format::Int32
+    accumulate::Int32
     reserved::Int32
 end
 

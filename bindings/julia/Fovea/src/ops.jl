@@ -840,8 +840,8 @@ quant_dequantize(arguments...; keywords...) =
     quant_forward(ctx, q, k; keywords...)
 
 Attention of codes: FlashAttention-3's FP8 recipe, SageAttention 1, 2, 2++ and 3, the forward of
-SageBwd.  For query row i over the keys it sees (attention.h: positions bottom-right aligned,
-causal, windows), in tiles from the last to the first:
+SageBwd, SpargeAttention over lists.  For query row i over the keys it sees (attention.h:
+positions bottom-right aligned, causal, windows), in tiles from the last to the first:
 
       score = scale * (q_scale * k_scale * <q_i, k_j> + delta_ij) + r_i
       score = softcap * tanh(score / softcap)            when softcap > 0
@@ -860,6 +860,29 @@ Smoothing.  k stands for keys less `k_mean`, so each score of row i lacks the sa
 rows lacks delta, as `quant_quantize` writes it; then `k_mean` asks for `q_plain`.  `v_mean` is added to
 o, times the share of l that keys have.
 
+Lists.  With index row i sees those keys alone that its list names and its window leaves, a key
+as often as it is named.
+
+      list head  Query head i has list head i / (h / x); x divides h.
+      list row   Row i of a sequence has list row i / block_rows; n is ceil(s / block_rows) or more.
+                 Packed, the first list row of sequence r is query_start[r] / block_rows + r, and n
+                 is s / block_rows + r or more.  With block_rows = 1 it is query_start[r], and n is
+                 s or more.
+      entry      Number e names keys [e entry_keys, e entry_keys + block_keys) of the sequence, as
+                 far as there are such keys.  -1 and numbers without a key name none.  Entries stand
+                 in any order.
+      count      Places from index_count on are not read.  A count below 0 or above keep is cut to
+                 that.  Absent: keep.
+
+In what order keys are met is then the kernel's own, but with `skip_margin`: from the first place
+to the last.
+
+Skipping (SpargeAttention).  Rows stand in groups of 64 of one head, counted from the first of
+their list row.  An entry is cut into tiles of 64 keys, from its first.  `top_i` is the largest
+score that row i has met so far.  A tile is skipped where every row of the group has
+`score_ij` < `top_i` - `skip_margin` for each key that it sees.  It then adds nothing to o, lse and
+top.  What is dropped is at most Lk exp(-`skip_margin`) of a row's sum.
+
 Methods:
 
       |                 | q, k  | q_group, k_group   | v    | v_group   | p_format | accumulate |
@@ -869,6 +892,7 @@ Methods:
       | SageAttention2++| i8    | thread_q, thread_k | e4m3 | channel   | e4m3_448 | half_64    |
       | SageAttention3  | e2m1  | micro16, micro32   | e2m1 | micro*_t  | e2m1_*   | f32        |
       | SageBwd         | i8    | block              | i8   | block     | i8       | f32        |
+      | SpargeAttention | i8    | block              | e4m3 | channel   | e4m3_448 | two_level  |
 
 q and k of one type go with any v and the `p_format` that v has above.  `code_format` is of q and k,
 `v_format` of `v_t`.  Groups of q and k: block, `thread_q` (q), `thread_k` (k), token, micro16, micro32;
@@ -885,7 +909,8 @@ CUDA.  Tensor cores ask for more:
                        or a power of two; k_group block or thread_k, k_block 0 or a power of two
                        from 64 on; v_group block (v_block = 0) or channel; rows of k_mean and
                        q_plain contiguous and 16-byte aligned
-      sm_80, i8        p_format i8, scales of block, blocks of 0 or multiples of 64; up to 128
+      sm_80, i8        p_format i8, scales of block, blocks of 0 or multiples of 64; up to 128; no index
+      index            as sm_90, i8; block_rows = 128, entry_keys = block_keys or 0, no skip_margin
 
 Sizes are Julia's, fastest first.
 - `q`: (d, h, s, b) e4m3 i8 u8: u8: pairs of columns, see `code_format`
@@ -906,12 +931,16 @@ Sizes are Julia's, fastest first.
 - `q_plain`: (wide, h, s, b) f32 f16 bf16: rows that q's codes stand for, in `k_mean`'s columns
 - `delta`: (t, deltas, h, b) f32: for each 128 rows of a sequence, placed as block scales are
 - `v_mean`: (e, `v_means`, g, `key_b`) f32: `v_means` = 1, packed r
+- `index`: (keep, n, x, b) i32: entries of each list row
+- `index_count`: (n, x, b) i32: entries in use; with index
+- `skipped`: output, (1) i64: tiles that some row of a group sees and that were skipped, over all groups; with index
 - `query_max`: longest sequence of rows, bounds the grid; 0: s
 - `key_max`: longest sequence of keys; 0: t
 - `window_left`: keys seen to the left, the row's own position counted; 0: all
 - `window_right`: keys seen to the right, the row's own position counted; 0: all, 1: none after itself
 - `scale`: > 0; 0: 1 / sqrt(columns of q)
 - `softcap`: > 0; 0: none
+- `skip_margin`: in nats, with index; 0: nothing is skipped
 - `causal`: 1: `window_right` = 1
 - `q_block`: rows that share an entry of `q_scale`: 16, 32 or a multiple of 64; 0: all of a sequence; `thread_q`: the run
 - `k_block`: keys that share an entry of `k_scale`, as `q_block`; `thread_k`: the run
@@ -924,14 +953,18 @@ Sizes are Julia's, fastest first.
 - `k_group`: a number or `:name` of `fovea_scale_group`
 - `v_group`: a number or `:name` of `fovea_scale_group`
 - `v_block`: keys that share an entry of `v_scale`, as `q_block`
+- `block_rows`: rows of a list row: 1 .. 128; 0 without index
+- `block_keys`: keys of an entry: a multiple of 64 up to 65536; 0 without index
+- `entry_keys`: from an entry's first key to the next's: a multiple of 64, at most `block_keys`; 0: `block_keys`
 """
 function quant_forward(ctx::Target, q, k;
     v=nothing, v_t=nothing, q_scale=nothing, k_scale=nothing, v_scale=nothing, o=true, lse=false,
     query_start=nothing, key_start=nothing, query_len=nothing, key_len=nothing, sink_logit=nothing,
-    k_mean=nothing, q_plain=nothing, delta=nothing, v_mean=nothing, query_max=0, key_max=0,
-    window_left=0, window_right=0, scale=0, softcap=0, causal=false, q_block=0, k_block=0,
-    code_order=0, code_format=0, v_format=0, p_format=0, accumulate=0, q_group=0, k_group=0,
-    v_group=0, v_block=0)
+    k_mean=nothing, q_plain=nothing, delta=nothing, v_mean=nothing, index=nothing,
+    index_count=nothing, skipped=false, query_max=0, key_max=0, window_left=0, window_right=0,
+    scale=0, softcap=0, skip_margin=0, causal=false, q_block=0, k_block=0, code_order=0,
+    code_format=0, v_format=0, p_format=0, accumulate=0, q_group=0, k_group=0, v_group=0,
+    v_block=0, block_rows=0, block_keys=0, entry_keys=0)
     in_q = needed(ctx, "quant_forward", "q", q)
     in_k = needed(ctx, "quant_forward", "k", k)
     in_v = whole(ctx, "quant_forward", "v", v)
@@ -948,14 +981,18 @@ function quant_forward(ctx::Target, q, k;
     in_q_plain = whole(ctx, "quant_forward", "q_plain", q_plain)
     in_delta = whole(ctx, "quant_forward", "delta", delta)
     in_v_mean = whole(ctx, "quant_forward", "v_mean", v_mean)
+    in_index = whole(ctx, "quant_forward", "index", index)
+    in_index_count = whole(ctx, "quant_forward", "index_count", index_count)
     out_o = output(ctx, o, q, eltype(q) in (Float32, Float16, BFloat16) ? eltype(q) : Float32,
         () -> (extent("quant_forward", "o", "e", (v, 1, 0), (v_t, 2, 0), (v_mean, 1, 0)), size(q, 2),
             size(q, 3), size(q, 4),))
     out_lse = output(ctx, lse, q, Float32,
         () -> (size(q, 3), size(q, 2), size(q, 4),))
+    out_skipped = output(ctx, skipped, q, Int64,
+        () -> (1,))
     GC.@preserve(in_q, in_k, in_v, in_v_t, in_q_scale, in_k_scale, in_v_scale, out_o, out_lse,
         in_query_start, in_key_start, in_query_len, in_key_len, in_sink_logit, in_k_mean,
-        in_q_plain, in_delta, in_v_mean, begin
+        in_q_plain, in_delta, in_v_mean, in_index, in_index_count, out_skipped, begin
         params = QuantForwardParams(sizeof(QuantForwardParams),
             tensor(ctx, "quant_forward", "q", in_q),
             tensor(ctx, "quant_forward", "k", in_k),
@@ -975,12 +1012,16 @@ function quant_forward(ctx::Target, q, k;
             tensor(ctx, "quant_forward", "q_plain", in_q_plain),
             tensor(ctx, "quant_forward", "delta", in_delta),
             tensor(ctx, "quant_forward", "v_mean", in_v_mean),
+            tensor(ctx, "quant_forward", "index", in_index),
+            tensor(ctx, "quant_forward", "index_count", in_index_count),
+            tensor(ctx, "quant_forward", "skipped", out_skipped),
             number(Int64, "quant_forward: query_max", query_max),
             number(Int64, "quant_forward: key_max", key_max),
             number(Int64, "quant_forward: window_left", window_left),
             number(Int64, "quant_forward: window_right", window_right),
             number(Float32, "quant_forward: scale", scale),
             number(Float32, "quant_forward: softcap", softcap),
+            number(Float32, "quant_forward: skip_margin", skip_margin),
             number(Int32, "quant_forward: causal", causal),
             number(Int32, "quant_forward: q_block", q_block),
             number(Int32, "quant_forward: k_block", k_block),
@@ -992,10 +1033,13 @@ function quant_forward(ctx::Target, q, k;
             enumerated(SCALE_GROUP, "quant_forward: q_group", q_group),
             enumerated(SCALE_GROUP, "quant_forward: k_group", k_group),
             enumerated(SCALE_GROUP, "quant_forward: v_group", v_group),
-            number(Int32, "quant_forward: v_block", v_block))
+            number(Int32, "quant_forward: v_block", v_block),
+            number(Int32, "quant_forward: block_rows", block_rows),
+            number(Int32, "quant_forward: block_keys", block_keys),
+            number(Int32, "quant_forward: entry_keys", entry_keys))
         done = launch(ctx, fovea_quant_forward, fovea_quant_forward_workspace, Ref(params))
     end)
-    results(done, merge(named(Val(:o), out_o), named(Val(:lse), out_lse)))
+    results(done, merge(named(Val(:o), out_o), named(Val(:lse), out_lse), named(Val(:skipped), out_skipped)))
 end
 quant_forward(arguments...; keywords...) =
     misused("quant_forward", "ctx, q, k", arguments)
@@ -4429,6 +4473,9 @@ Codes, groups, smoothing and the order of arithmetic are those of `quant_quantiz
 `k_smooth` takes k's mean over its sequence off; lse is that of the unsmoothed scores.  `q_smooth`
 takes the mean of each 128 rows of q off and adds the scores that it makes.
 
+With index rows see the keys of lists, and `skip_margin` skips tiles of them: both as in
+`quant_forward`.
+
 Sequences are full, or packed by \\*`_start`: padding would enter means and scales.
 Errors name this operation, then the part that refuses, with that part's names of fields.
 Limits are those of the parts.  Workspace: theirs, codes, scales and means.  `q_smooth` takes
@@ -4445,6 +4492,9 @@ Sizes are Julia's, fastest first.
 - `query_start`: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
 - `key_start`: (r+1) i32: first packed key of each sequence
 - `sink_logit`: (h) f32: a learned term of the denominator: not scaled or capped
+- `index`: (keep, n, x, b) i32: entries of each list row
+- `index_count`: (n, x, b) i32: entries in use; with index
+- `skipped`: output, (1) i64: tiles that were skipped; with index
 - `query_max`: longest sequence of rows, bounds the grid; 0: s
 - `key_max`: longest sequence of keys; 0: t
 - `window_left`: keys seen to the left, the row's own position counted; 0: all
@@ -4453,6 +4503,7 @@ Sizes are Julia's, fastest first.
 - `scale`: > 0; 0: 1 / sqrt(d)
 - `softcap`: > 0; 0: none
 - `v_scale_max`: the largest e4m3 code of v; 0: 448
+- `skip_margin`: in nats, with index; 0: nothing is skipped
 - `causal`: 1: `window_right` = 1
 - `hadamard`: 1: rotate the columns of q and k first
 - `code`: a number or `:name` of `fovea_x_code`
@@ -4467,23 +4518,32 @@ Sizes are Julia's, fastest first.
 - `k_smooth`: a number or `:name` of `fovea_smooth`
 - `p_format`: a number or `:name` of `fovea_p_format`
 - `accumulate`: a number or `:name` of `fovea_accumulate`
+- `block_rows`: rows of a list row: 1 .. 128; 0 without index
+- `block_keys`: keys of an entry: a multiple of 64; 0 without index
+- `entry_keys`: from an entry's first key to the next's; 0: `block_keys`
 """
 function x_quantised_forward(ctx::Target, q, k, v;
-    o=true, lse=false, query_start=nothing, key_start=nothing, sink_logit=nothing, query_max=0,
-    key_max=0, window_left=0, window_right=0, seed=0, scale=0, softcap=0, v_scale_max=0,
-    causal=false, hadamard=false, code=0, v_code=0, q_group=0, k_group=0, v_group=0, q_block=0,
-    k_block=0, v_block=0, q_smooth=0, k_smooth=0, p_format=0, accumulate=0)
+    o=true, lse=false, query_start=nothing, key_start=nothing, sink_logit=nothing, index=nothing,
+    index_count=nothing, skipped=false, query_max=0, key_max=0, window_left=0, window_right=0,
+    seed=0, scale=0, softcap=0, v_scale_max=0, skip_margin=0, causal=false, hadamard=false, code=0,
+    v_code=0, q_group=0, k_group=0, v_group=0, q_block=0, k_block=0, v_block=0, q_smooth=0,
+    k_smooth=0, p_format=0, accumulate=0, block_rows=0, block_keys=0, entry_keys=0)
     in_q = needed(ctx, "x_quantised_forward", "q", q)
     in_k = needed(ctx, "x_quantised_forward", "k", k)
     in_v = needed(ctx, "x_quantised_forward", "v", v)
     in_query_start = whole(ctx, "x_quantised_forward", "query_start", query_start)
     in_key_start = whole(ctx, "x_quantised_forward", "key_start", key_start)
     in_sink_logit = whole(ctx, "x_quantised_forward", "sink_logit", sink_logit)
+    in_index = whole(ctx, "x_quantised_forward", "index", index)
+    in_index_count = whole(ctx, "x_quantised_forward", "index_count", index_count)
     out_o = output(ctx, o, q, eltype(q),
         () -> (size(v, 1), size(q, 2), size(q, 3), size(q, 4),))
     out_lse = output(ctx, lse, q, Float32,
         () -> (size(q, 3), size(q, 2), size(q, 4),))
-    GC.@preserve(in_q, in_k, in_v, out_o, out_lse, in_query_start, in_key_start, in_sink_logit, begin
+    out_skipped = output(ctx, skipped, q, Int64,
+        () -> (1,))
+    GC.@preserve(in_q, in_k, in_v, out_o, out_lse, in_query_start, in_key_start, in_sink_logit, in_index,
+        in_index_count, out_skipped, begin
         params = XQuantisedForwardParams(sizeof(XQuantisedForwardParams),
             tensor(ctx, "x_quantised_forward", "q", in_q),
             tensor(ctx, "x_quantised_forward", "k", in_k),
@@ -4493,6 +4553,9 @@ function x_quantised_forward(ctx::Target, q, k, v;
             tensor(ctx, "x_quantised_forward", "query_start", in_query_start),
             tensor(ctx, "x_quantised_forward", "key_start", in_key_start),
             tensor(ctx, "x_quantised_forward", "sink_logit", in_sink_logit),
+            tensor(ctx, "x_quantised_forward", "index", in_index),
+            tensor(ctx, "x_quantised_forward", "index_count", in_index_count),
+            tensor(ctx, "x_quantised_forward", "skipped", out_skipped),
             number(Int64, "x_quantised_forward: query_max", query_max),
             number(Int64, "x_quantised_forward: key_max", key_max),
             number(Int64, "x_quantised_forward: window_left", window_left),
@@ -4501,6 +4564,7 @@ function x_quantised_forward(ctx::Target, q, k, v;
             number(Float32, "x_quantised_forward: scale", scale),
             number(Float32, "x_quantised_forward: softcap", softcap),
             number(Float32, "x_quantised_forward: v_scale_max", v_scale_max),
+            number(Float32, "x_quantised_forward: skip_margin", skip_margin),
             number(Int32, "x_quantised_forward: causal", causal),
             number(Int32, "x_quantised_forward: hadamard", hadamard),
             enumerated(X_CODE, "x_quantised_forward: code", code),
@@ -4515,10 +4579,13 @@ function x_quantised_forward(ctx::Target, q, k, v;
             enumerated(SMOOTH, "x_quantised_forward: k_smooth", k_smooth),
             enumerated(P_FORMAT, "x_quantised_forward: p_format", p_format),
             enumerated(ACCUMULATE, "x_quantised_forward: accumulate", accumulate),
+            number(Int32, "x_quantised_forward: block_rows", block_rows),
+            number(Int32, "x_quantised_forward: block_keys", block_keys),
+            number(Int32, "x_quantised_forward: entry_keys", entry_keys),
             0)
         done = launch(ctx, fovea_x_quantised_forward, fovea_x_quantised_forward_workspace, Ref(params))
     end)
-    results(done, merge(named(Val(:o), out_o), named(Val(:lse), out_lse)))
+    results(done, merge(named(Val(:o), out_o), named(Val(:lse), out_lse), named(Val(:skipped), out_skipped)))
 end
 x_quantised_forward(arguments...; keywords...) =
     misused("x_quantised_forward", "ctx, q, k, v", arguments)
@@ -4651,6 +4718,11 @@ k = max(count, floor(ratio \\* key blocks of the scope)); one of the two is 0.
 Each row attends to the keys of its list, with causal to those up to its own position.
 index, `index_count`, `block_rows` and `block_keys` are what `x_sparse_backward` takes.
 
+With quantise attention is `x_quantised_forward`'s over the lists, and code to accumulate are its
+fields; without it they are 0.  Its codes are of q, k and v; the selection is of q and k as they
+are.  Then sequences are full or packed, k and v contiguous and of q's type, `block_keys` is a
+multiple of 64.
+
 A row whose list is empty has o = 0.  Rows past `query_len` are neither read nor written.
 
 Errors name this operation, then the part that refuses, with that part's names of fields.
@@ -4711,6 +4783,18 @@ Sizes are Julia's, fastest first.
 - `causal`: 1: no key after a row's own position
 - `block_rows`: rows of a row block, 1 .. 128; 0: 1
 - `block_keys`: keys of a key block, 1 .. 65536; 0: 64
+- `quantise`: 1: attention of codes, by the fields below
+- `code`: a number or `:name` of `fovea_x_code`
+- `v_code`: a number or `:name` of `fovea_x_code`
+- `q_group`: a number or `:name` of `fovea_scale_group`
+- `k_group`: a number or `:name` of `fovea_scale_group`
+- `v_group`: a number or `:name` of `fovea_scale_group`
+- `q_block`: rows that share an entry of q's scales
+- `k_block`: the same of k
+- `v_block`: the same of v
+- `k_smooth`: a number or `:name` of `fovea_smooth`
+- `p_format`: a number or `:name` of `fovea_p_format`
+- `accumulate`: a number or `:name` of `fovea_accumulate`
 """
 function x_pooled_forward!(ctx::Target, q, k, v;
     o=true, lse=false, row=nothing, column=nothing, column_low=nothing, summary=nothing,
@@ -4720,7 +4804,9 @@ function x_pooled_forward!(ctx::Target, q, k, v;
     index=nothing, index_count=false, query_max=0, key_max=0, lists=0, count=0, min_keep=0,
     min_extra=0, force_first=0, force_previous=0, force_last=0, subset=0, scale=0, softcap=0,
     select_scale=0, ratio=0, cover=0, threshold=0, skip_margin=0, measure=0, normalise=0, reduce=0,
-    rule=0, scope=0, forced_count=false, force_own=false, causal=false, block_rows=0, block_keys=0)
+    rule=0, scope=0, forced_count=false, force_own=false, causal=false, block_rows=0, block_keys=0,
+    quantise=false, code=0, v_code=0, q_group=0, k_group=0, v_group=0, q_block=0, k_block=0,
+    v_block=0, k_smooth=0, p_format=0, accumulate=0)
     in_q = needed(ctx, "x_pooled_forward", "q", q)
     in_k = needed(ctx, "x_pooled_forward", "k", k)
     in_v = needed(ctx, "x_pooled_forward", "v", v)
@@ -4805,6 +4891,18 @@ function x_pooled_forward!(ctx::Target, q, k, v;
             number(Int32, "x_pooled_forward: causal", causal),
             number(Int32, "x_pooled_forward: block_rows", block_rows),
             number(Int32, "x_pooled_forward: block_keys", block_keys),
+            number(Int32, "x_pooled_forward: quantise", quantise),
+            enumerated(X_CODE, "x_pooled_forward: code", code),
+            enumerated(X_CODE, "x_pooled_forward: v_code", v_code),
+            enumerated(SCALE_GROUP, "x_pooled_forward: q_group", q_group),
+            enumerated(SCALE_GROUP, "x_pooled_forward: k_group", k_group),
+            enumerated(SCALE_GROUP, "x_pooled_forward: v_group", v_group),
+            number(Int32, "x_pooled_forward: q_block", q_block),
+            number(Int32, "x_pooled_forward: k_block", k_block),
+            number(Int32, "x_pooled_forward: v_block", v_block),
+            enumerated(SMOOTH, "x_pooled_forward: k_smooth", k_smooth),
+            enumerated(P_FORMAT, "x_pooled_forward: p_format", p_format),
+            enumerated(ACCUMULATE, "x_pooled_forward: accumulate", accumulate),
             0)
         done = launch(ctx, fovea_x_pooled_forward, fovea_x_pooled_forward_workspace, Ref(params))
     end)

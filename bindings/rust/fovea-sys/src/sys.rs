@@ -787,8 +787,8 @@ c_struct! {
 c_struct! {
     /// ```text
     /// Attention of codes: FlashAttention-3's FP8 recipe, SageAttention 1, 2, 2++ and 3, the forward of
-    /// SageBwd.  For query row i over the keys it sees (attention.h: positions bottom-right aligned,
-    /// causal, windows), in tiles from the last to the first:
+    /// SageBwd, SpargeAttention over lists.  For query row i over the keys it sees (attention.h:
+    /// positions bottom-right aligned, causal, windows), in tiles from the last to the first:
     ///   score = scale * (q_scale * k_scale * <q_i, k_j> + delta_ij) + r_i
     ///   score = softcap * tanh(score / softcap)            when softcap > 0
     ///   m' = max(m, score),  p = exp(score - m'),  l = exp(m - m') l + sum p
@@ -805,6 +805,27 @@ c_struct! {
     /// rows lacks delta, as quant_quantize writes it; then k_mean asks for q_plain.  v_mean is added to
     /// o, times the share of l that keys have.
     ///
+    /// Lists.  With index row i sees those keys alone that its list names and its window leaves, a key
+    /// as often as it is named.
+    ///   list head  Query head i has list head i / (h / x); x divides h.
+    ///   list row   Row i of a sequence has list row i / block_rows; n is ceil(s / block_rows) or more.
+    ///              Packed, the first list row of sequence r is query_start[r] / block_rows + r, and n
+    ///              is s / block_rows + r or more.  With block_rows = 1 it is query_start[r], and n is
+    ///              s or more.
+    ///   entry      Number e names keys [e entry_keys, e entry_keys + block_keys) of the sequence, as
+    ///              far as there are such keys.  -1 and numbers without a key name none.  Entries stand
+    ///              in any order.
+    ///   count      Places from index_count on are not read.  A count below 0 or above keep is cut to
+    ///              that.  Absent: keep.
+    /// In what order keys are met is then the kernel's own, but with skip_margin: from the first place
+    /// to the last.
+    ///
+    /// Skipping (SpargeAttention).  Rows stand in groups of 64 of one head, counted from the first of
+    /// their list row.  An entry is cut into tiles of 64 keys, from its first.  top_i is the largest
+    /// score that row i has met so far.  A tile is skipped where every row of the group has
+    /// score_ij < top_i - skip_margin for each key that it sees.  It then adds nothing to o, lse and
+    /// top.  What is dropped is at most Lk exp(-skip_margin) of a row's sum.
+    ///
     /// Methods:
     ///   |                 | q, k  | q_group, k_group   | v    | v_group   | p_format | accumulate |
     ///   | FlashAttention-3| e4m3  | block              | e4m3 | block     | e4m3_256 | two_level  |
@@ -813,6 +834,7 @@ c_struct! {
     ///   | SageAttention2++| i8    | thread_q, thread_k | e4m3 | channel   | e4m3_448 | half_64    |
     ///   | SageAttention3  | e2m1  | micro16, micro32   | e2m1 | micro*_t  | e2m1_*   | f32        |
     ///   | SageBwd         | i8    | block              | i8   | block     | i8       | f32        |
+    ///   | SpargeAttention | i8    | block              | e4m3 | channel   | e4m3_448 | two_level  |
     /// q and k of one type go with any v and the p_format that v has above.  code_format is of q and k,
     /// v_format of v_t.  Groups of q and k: block, thread_q (q), thread_k (k), token, micro16, micro32;
     /// of v: block, channel, and micro16_t, micro32_t of v_t.
@@ -827,9 +849,10 @@ c_struct! {
     ///                    or a power of two; k_group block or thread_k, k_block 0 or a power of two
     ///                    from 64 on; v_group block (v_block = 0) or channel; rows of k_mean and
     ///                    q_plain contiguous and 16-byte aligned
-    ///   sm_80, i8        p_format i8, scales of block, blocks of 0 or multiples of 64; up to 128
+    ///   sm_80, i8        p_format i8, scales of block, blocks of 0 or multiples of 64; up to 128; no index
+    ///   index            as sm_90, i8; block_rows = 128, entry_keys = block_keys or 0, no skip_margin
     /// ```
-    fovea_quant_forward_params: 1824 bytes;
+    fovea_quant_forward_params: 2128 bytes;
     struct_size: usize = 0, "sizeof(fovea_quant_forward_params)";
     q: fovea_tensor = 8, "`(b, s, h, d)` e4m3 i8 u8: u8: pairs of columns, see code_format";
     k: fovea_tensor = 104, "`(key_b, t, g, d)` as q";
@@ -849,24 +872,31 @@ c_struct! {
     q_plain: fovea_tensor = 1448, "`(b, s, h, wide)` f32 f16 bf16: rows that q's codes stand for, in k_mean's columns";
     delta: fovea_tensor = 1544, "`(b, h, deltas, t)` f32: for each 128 rows of a sequence, placed as block scales are";
     v_mean: fovea_tensor = 1640, "`(key_b, g, v_means, e)` f32: v_means = 1, packed r";
-    query_max: i64 = 1736, "longest sequence of rows, bounds the grid; 0: s";
-    key_max: i64 = 1744, "longest sequence of keys; 0: t";
-    window_left: i64 = 1752, "keys seen to the left, the row's own position counted; 0: all";
-    window_right: i64 = 1760, "keys seen to the right, the row's own position counted; 0: all, 1: none after itself";
-    scale: f32 = 1768, r"\> 0; 0: 1 / sqrt(columns of q)";
-    softcap: f32 = 1772, r"\> 0; 0: none";
-    causal: i32 = 1776, "1: window_right = 1";
-    q_block: i32 = 1780, "rows that share an entry of q_scale: 16, 32 or a multiple of 64; 0: all of a sequence; thread_q: the run";
-    k_block: i32 = 1784, "keys that share an entry of k_scale, as q_block; thread_k: the run";
-    code_order: i32 = 1788, "The fovea_code_order.";
-    code_format: i32 = 1792, "The fovea_code_format.";
-    v_format: i32 = 1796, "The fovea_code_format.";
-    p_format: i32 = 1800, "The fovea_p_format.";
-    accumulate: i32 = 1804, "The fovea_accumulate.";
-    q_group: i32 = 1808, "The fovea_scale_group.";
-    k_group: i32 = 1812, "The fovea_scale_group.";
-    v_group: i32 = 1816, "The fovea_scale_group.";
-    v_block: i32 = 1820, "keys that share an entry of v_scale, as q_block";
+    index: fovea_tensor = 1736, "`(b, x, n, keep)` i32: entries of each list row";
+    index_count: fovea_tensor = 1832, "`(b, x, n)` i32: entries in use; with index";
+    skipped: fovea_tensor = 1928, "`(1)` i64: tiles that some row of a group sees and that were skipped, over all groups; with index";
+    query_max: i64 = 2024, "longest sequence of rows, bounds the grid; 0: s";
+    key_max: i64 = 2032, "longest sequence of keys; 0: t";
+    window_left: i64 = 2040, "keys seen to the left, the row's own position counted; 0: all";
+    window_right: i64 = 2048, "keys seen to the right, the row's own position counted; 0: all, 1: none after itself";
+    scale: f32 = 2056, r"\> 0; 0: 1 / sqrt(columns of q)";
+    softcap: f32 = 2060, r"\> 0; 0: none";
+    skip_margin: f32 = 2064, "in nats, with index; 0: nothing is skipped";
+    causal: i32 = 2068, "1: window_right = 1";
+    q_block: i32 = 2072, "rows that share an entry of q_scale: 16, 32 or a multiple of 64; 0: all of a sequence; thread_q: the run";
+    k_block: i32 = 2076, "keys that share an entry of k_scale, as q_block; thread_k: the run";
+    code_order: i32 = 2080, "The fovea_code_order.";
+    code_format: i32 = 2084, "The fovea_code_format.";
+    v_format: i32 = 2088, "The fovea_code_format.";
+    p_format: i32 = 2092, "The fovea_p_format.";
+    accumulate: i32 = 2096, "The fovea_accumulate.";
+    q_group: i32 = 2100, "The fovea_scale_group.";
+    k_group: i32 = 2104, "The fovea_scale_group.";
+    v_group: i32 = 2108, "The fovea_scale_group.";
+    v_block: i32 = 2112, "keys that share an entry of v_scale, as q_block";
+    block_rows: i32 = 2116, "rows of a list row: 1 .. 128; 0 without index";
+    block_keys: i32 = 2120, "keys of an entry: a multiple of 64 up to 65536; 0 without index";
+    entry_keys: i32 = 2124, "from an entry's first key to the next's: a multiple of 64, at most block_keys; 0: block_keys";
 }
 
 c_struct! {
@@ -2035,6 +2065,9 @@ c_struct! {
     /// k_smooth takes k's mean over its sequence off; lse is that of the unsmoothed scores.  q_smooth
     /// takes the mean of each 128 rows of q off and adds the scores that it makes.
     ///
+    /// With index rows see the keys of lists, and skip_margin skips tiles of them: both as in
+    /// quant_forward.
+    ///
     /// Sequences are full, or packed by *_start: padding would enter means and scales.
     /// Errors name this operation, then the part that refuses, with that part's names of fields.
     /// Limits are those of the parts.  Workspace: theirs, codes, scales and means.  q_smooth takes
@@ -2042,7 +2075,7 @@ c_struct! {
     /// Sources: FlashAttention-3 (2407.08608), SageAttention (2410.02367), SageAttention2
     /// (2411.10958), SageAttention2++ (2505.21136), SageAttention3 and SageBwd (2505.11594).
     /// ```
-    fovea_x_quantised_forward_params: 888 bytes;
+    fovea_x_quantised_forward_params: 1192 bytes;
     struct_size: usize = 0, "sizeof(fovea_x_quantised_forward_params)";
     q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
     k: fovea_tensor = 104, "`(key_b, t, g, d)` as q";
@@ -2052,29 +2085,36 @@ c_struct! {
     query_start: fovea_tensor = 488, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
     key_start: fovea_tensor = 584, "`(r+1)` i32: first packed key of each sequence";
     sink_logit: fovea_tensor = 680, "`(h)` f32: a learned term of the denominator: not scaled or capped";
-    query_max: i64 = 776, "longest sequence of rows, bounds the grid; 0: s";
-    key_max: i64 = 784, "longest sequence of keys; 0: t";
-    window_left: i64 = 792, "keys seen to the left, the row's own position counted; 0: all";
-    window_right: i64 = 800, "keys seen to the right, the row's own position counted; 0: all, 1: none after itself";
-    seed: i64 = 808, "signs of the rotation; with hadamard";
-    scale: f32 = 816, r"\> 0; 0: 1 / sqrt(d)";
-    softcap: f32 = 820, r"\> 0; 0: none";
-    v_scale_max: f32 = 824, "the largest e4m3 code of v; 0: 448";
-    causal: i32 = 828, "1: window_right = 1";
-    hadamard: i32 = 832, "1: rotate the columns of q and k first";
-    code: i32 = 836, "The fovea_x_code.";
-    v_code: i32 = 840, "The fovea_x_code.";
-    q_group: i32 = 844, "The fovea_scale_group.";
-    k_group: i32 = 848, "The fovea_scale_group.";
-    v_group: i32 = 852, "The fovea_scale_group.";
-    q_block: i32 = 856, "rows that share an entry of q's scales: quant_quantize's block";
-    k_block: i32 = 860, "the same of k";
-    v_block: i32 = 864, "the same of v";
-    q_smooth: i32 = 868, "The fovea_smooth.";
-    k_smooth: i32 = 872, "The fovea_smooth.";
-    p_format: i32 = 876, "The fovea_p_format.";
-    accumulate: i32 = 880, "The fovea_accumulate.";
-    reserved: i32 = 884, "0";
+    index: fovea_tensor = 776, "`(b, x, n, keep)` i32: entries of each list row";
+    index_count: fovea_tensor = 872, "`(b, x, n)` i32: entries in use; with index";
+    skipped: fovea_tensor = 968, "`(1)` i64: tiles that were skipped; with index";
+    query_max: i64 = 1064, "longest sequence of rows, bounds the grid; 0: s";
+    key_max: i64 = 1072, "longest sequence of keys; 0: t";
+    window_left: i64 = 1080, "keys seen to the left, the row's own position counted; 0: all";
+    window_right: i64 = 1088, "keys seen to the right, the row's own position counted; 0: all, 1: none after itself";
+    seed: i64 = 1096, "signs of the rotation; with hadamard";
+    scale: f32 = 1104, r"\> 0; 0: 1 / sqrt(d)";
+    softcap: f32 = 1108, r"\> 0; 0: none";
+    v_scale_max: f32 = 1112, "the largest e4m3 code of v; 0: 448";
+    skip_margin: f32 = 1116, "in nats, with index; 0: nothing is skipped";
+    causal: i32 = 1120, "1: window_right = 1";
+    hadamard: i32 = 1124, "1: rotate the columns of q and k first";
+    code: i32 = 1128, "The fovea_x_code.";
+    v_code: i32 = 1132, "The fovea_x_code.";
+    q_group: i32 = 1136, "The fovea_scale_group.";
+    k_group: i32 = 1140, "The fovea_scale_group.";
+    v_group: i32 = 1144, "The fovea_scale_group.";
+    q_block: i32 = 1148, "rows that share an entry of q's scales: quant_quantize's block";
+    k_block: i32 = 1152, "the same of k";
+    v_block: i32 = 1156, "the same of v";
+    q_smooth: i32 = 1160, "The fovea_smooth.";
+    k_smooth: i32 = 1164, "The fovea_smooth.";
+    p_format: i32 = 1168, "The fovea_p_format.";
+    accumulate: i32 = 1172, "The fovea_accumulate.";
+    block_rows: i32 = 1176, "rows of a list row: 1 .. 128; 0 without index";
+    block_keys: i32 = 1180, "keys of an entry: a multiple of 64; 0 without index";
+    entry_keys: i32 = 1184, "from an entry's first key to the next's; 0: block_keys";
+    reserved: i32 = 1188, "0";
 }
 
 c_struct! {
@@ -2154,6 +2194,11 @@ c_struct! {
     /// Each row attends to the keys of its list, with causal to those up to its own position.
     /// index, index_count, block_rows and block_keys are what x_sparse_backward takes.
     ///
+    /// With quantise attention is x_quantised_forward's over the lists, and code to accumulate are its
+    /// fields; without it they are 0.  Its codes are of q, k and v; the selection is of q and k as they
+    /// are.  Then sequences are full or packed, k and v contiguous and of q's type, block_keys is a
+    /// multiple of 64.
+    ///
     /// A row whose list is empty has o = 0.  Rows past query_len are neither read nor written.
     ///
     /// Errors name this operation, then the part that refuses, with that part's names of fields.
@@ -2162,7 +2207,7 @@ c_struct! {
     /// Sources: Quest (2406.10774), MoBA (2502.13189), SeerAttention (2410.13276), SpargeAttention
     /// (2502.18137), VMoBA (2506.23858), DraftAttention (2505.14708), RocketKV (2502.14051).
     /// ```
-    fovea_x_pooled_forward_params: 2464 bytes;
+    fovea_x_pooled_forward_params: 2512 bytes;
     struct_size: usize = 0, "sizeof(fovea_x_pooled_forward_params)";
     q: fovea_tensor = 8, "`(b, s, h, d)` f32 f16 bf16";
     k: fovea_tensor = 104, "`(rows, t, g, d) or paged (pool, page, g, d)` as q or e4m3 e5m2 i8: codes need column";
@@ -2215,7 +2260,19 @@ c_struct! {
     causal: i32 = 2448, "1: no key after a row's own position";
     block_rows: i32 = 2452, "rows of a row block, 1 .. 128; 0: 1";
     block_keys: i32 = 2456, "keys of a key block, 1 .. 65536; 0: 64";
-    reserved: i32 = 2460, "0";
+    quantise: i32 = 2460, "1: attention of codes, by the fields below";
+    code: i32 = 2464, "The fovea_x_code.";
+    v_code: i32 = 2468, "The fovea_x_code.";
+    q_group: i32 = 2472, "The fovea_scale_group.";
+    k_group: i32 = 2476, "The fovea_scale_group.";
+    v_group: i32 = 2480, "The fovea_scale_group.";
+    q_block: i32 = 2484, "rows that share an entry of q's scales";
+    k_block: i32 = 2488, "the same of k";
+    v_block: i32 = 2492, "the same of v";
+    k_smooth: i32 = 2496, "The fovea_smooth.";
+    p_format: i32 = 2500, "The fovea_p_format.";
+    accumulate: i32 = 2504, "The fovea_accumulate.";
+    reserved: i32 = 2508, "0";
 }
 
 c_struct! {

@@ -1320,6 +1320,9 @@ op! {
     /// k_smooth takes k's mean over its sequence off; lse is that of the unsmoothed scores.  q_smooth
     /// takes the mean of each 128 rows of q off and adds the scores that it makes.
     ///
+    /// With index rows see the keys of lists, and skip_margin skips tiles of them: both as in
+    /// quant_forward.
+    ///
     /// Sequences are full, or packed by *_start: padding would enter means and scales.
     /// Errors name this operation, then the part that refuses, with that part's names of fields.
     /// Limits are those of the parts.  Workspace: theirs, codes, scales and means.  q_smooth takes
@@ -1339,6 +1342,9 @@ op! {
         query_start set_query_start: in, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
         key_start set_key_start: in, "`(r+1)` i32: first packed key of each sequence";
         sink_logit set_sink_logit: in, "`(h)` f32: a learned term of the denominator: not scaled or capped";
+        index set_index: in, "`(b, x, n, keep)` i32: entries of each list row";
+        index_count set_index_count: in, "`(b, x, n)` i32: entries in use; with index";
+        skipped set_skipped: out, "`(1)` i64: tiles that were skipped; with index";
         query_max set_query_max: i64, "longest sequence of rows, bounds the grid; 0: s";
         key_max set_key_max: i64, "longest sequence of keys; 0: t";
         window_left set_window_left: i64, "keys seen to the left, the row's own position counted; 0: all";
@@ -1347,6 +1353,7 @@ op! {
         scale set_scale: f32, r"\> 0; 0: 1 / sqrt(d)";
         softcap set_softcap: f32, r"\> 0; 0: none";
         v_scale_max set_v_scale_max: f32, "the largest e4m3 code of v; 0: 448";
+        skip_margin set_skip_margin: f32, "in nats, with index; 0: nothing is skipped";
         causal set_causal: bool, "1: window_right = 1";
         hadamard set_hadamard: bool, "1: rotate the columns of q and k first";
         code set_code: enum XCode, "The fovea_x_code.";
@@ -1361,6 +1368,9 @@ op! {
         k_smooth set_k_smooth: enum Smooth, "The fovea_smooth.";
         p_format set_p_format: enum PFormat, "The fovea_p_format.";
         accumulate set_accumulate: enum Accumulate, "The fovea_accumulate.";
+        block_rows set_block_rows: i32, "rows of a list row: 1 .. 128; 0 without index";
+        block_keys set_block_keys: i32, "keys of an entry: a multiple of 64; 0 without index";
+        entry_keys set_entry_keys: i32, "from an entry's first key to the next's; 0: block_keys";
     }
 }
 
@@ -1443,6 +1453,11 @@ op! {
     /// Each row attends to the keys of its list, with causal to those up to its own position.
     /// index, index_count, block_rows and block_keys are what x_sparse_backward takes.
     ///
+    /// With quantise attention is x_quantised_forward's over the lists, and code to accumulate are its
+    /// fields; without it they are 0.  Its codes are of q, k and v; the selection is of q and k as they
+    /// are.  Then sequences are full or packed, k and v contiguous and of q's type, block_keys is a
+    /// multiple of 64.
+    ///
     /// A row whose list is empty has o = 0.  Rows past query_len are neither read nor written.
     ///
     /// Errors name this operation, then the part that refuses, with that part's names of fields.
@@ -1506,6 +1521,18 @@ op! {
         causal set_causal: bool, "1: no key after a row's own position";
         block_rows set_block_rows: i32, "rows of a row block, 1 .. 128; 0: 1";
         block_keys set_block_keys: i32, "keys of a key block, 1 .. 65536; 0: 64";
+        quantise set_quantise: bool, "1: attention of codes, by the fields below";
+        code set_code: enum XCode, "The fovea_x_code.";
+        v_code set_v_code: enum XCode, "The fovea_x_code.";
+        q_group set_q_group: enum ScaleGroup, "The fovea_scale_group.";
+        k_group set_k_group: enum ScaleGroup, "The fovea_scale_group.";
+        v_group set_v_group: enum ScaleGroup, "The fovea_scale_group.";
+        q_block set_q_block: i32, "rows that share an entry of q's scales";
+        k_block set_k_block: i32, "the same of k";
+        v_block set_v_block: i32, "the same of v";
+        k_smooth set_k_smooth: enum Smooth, "The fovea_smooth.";
+        p_format set_p_format: enum PFormat, "The fovea_p_format.";
+        accumulate set_accumulate: enum Accumulate, "The fovea_accumulate.";
     }
 }
 
