@@ -44,9 +44,7 @@ struct CodeTiles : SeenTiles {
     BlockScales keys;
     float first;
     int last;
-    __device__ float at(int key) const {
-      return Blocks ? keys[min(key, last)] : first;
-    }
+    __device__ float at(int key) const { return Blocks ? keys[min(key, last)] : first; }
   };
   __device__ KeyScales key_scales() const {
     return {keys, first_key_factor, last_key};

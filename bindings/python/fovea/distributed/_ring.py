@@ -106,9 +106,23 @@ def zeros(x):
     return torch.zeros(x.shape, dtype=torch.float32, device=x.device)
 
 
-def room(x):
-    """Room for a gradient of x."""
-    return torch.empty(x.shape, dtype=torch.float32, device=x.device)
+class Sum:
+    """The f32 sum of gradients of spans of a tensor's tokens; 0 where no span is."""
+
+    def __init__(self, x):
+        self.of, self.spans, self.fresh = zeros(x), [], False
+
+    def room(self, a, b):
+        """Where the part of a span is made: in the sum itself where nothing else is yet."""
+        self.fresh = all(b <= x or a >= y for x, y in self.spans)
+        part = self.of[:, a:b]
+        return part if self.fresh else torch.empty_like(part)
+
+    def add(self, a, b, part):
+        """The part, made in the last room."""
+        self.spans.append((a, b))
+        if not self.fresh:
+            self.of[:, a:b] += part
 
 
 class Home:
@@ -251,19 +265,22 @@ class _Ring(torch.autograd.Function):
         place.follow()
         dout = torch.zeros_like(o) if dout is None else dout.contiguous()
         dlse = None if dlse is None else dlse.contiguous()
-        dq, dk, dv = zeros(q), zeros(k), zeros(v)
+        dq, dk, dv = Sum(q), Sum(k), Sum(v)
         dalibi = None
         if alibi is not None and ctx.needs_input_grad[4]:
             dalibi = torch.zeros((q.shape[0], q.shape[2]), dtype=torch.float32, device=q.device)
-        home = Home(ctx.peers, [dk, dv])
+        home = Home(ctx.peers, [dk.of, dv.of])
         of_rows = (q, o, lse, dout, dlse, alibi)
+        # The first piece of a rank's own keys hides what comes, the others what goes home last.
+        own = ctx.steps[0][1]
+        early = own[:1] if len(ctx.steps) > 1 else own
+        call = place.context, ctx.fields, of_rows, dq, dalibi
         hops = Hops(ctx.peers, ctx.steps, [k, v], ctx.fields.tokens)
         for (hop, mine, held), (_, _, theirs) in zip(hops, ctx.steps):
-            parts = None
-            if mine:
-                call = place.context, ctx.fields, hop, mine
-                parts = _gradients(*call, held, of_rows, dq, dalibi)
-            home.send(hop, parts, theirs)
+            sums = [Sum(x) for x in held] if hop and mine else [dk, dv]
+            _gradients(*call, hop, mine if hop else early, held, *sums)
+            home.send(hop, [x.of for x in sums] if hop and mine else None, theirs)
+        _gradients(*call, 0, own[len(early) :], [k, v], dk, dv)
         home.add()
         dsink = None
         if sink_logit is not None and ctx.needs_input_grad[3]:
@@ -271,32 +288,30 @@ class _Ring(torch.autograd.Function):
             delta = delta if dlse is None else delta - dlse
             dsink = -((sink_logit[:, None] - lse).exp() * delta).sum((0, 2))
         dalibi = None if dalibi is None else dalibi.sum(0)
-        made = dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
+        made = dq.of.to(q.dtype), dk.of.to(k.dtype), dv.of.to(v.dtype)
         return *made, dsink, dalibi, None, None, None
 
 
-def _gradients(context, fields, hop, mine, held, of_rows, dq, dalibi):
-    """dk and dv of one hop; dq and dalibi are added to."""
+def _gradients(context, fields, of_rows, dq, dalibi, hop, mine, held, dk, dv):
+    """Adds gradients of pieces of one hop."""
     q, o, lse, dout, dlse, alibi = of_rows
     k, v = held
-    sums = [zeros(x) for x in held]
     for piece in mine:
         (a, b), (x, y) = piece.rows, piece.keys
         more = fields.of(piece, hop, q, k, alibi)
         if dalibi is not None:
             more["dalibi"] = torch.empty_like(dalibi)
-        rows, keys, values = q[:, a:b], k[:, x:y], v[:, x:y]
-        made = ops.attention_backward(
-            context, rows, keys, values, o[:, a:b], lse[:, :, a:b], dout[:, a:b],
-            dlse=None if dlse is None else dlse[:, :, a:b], dq=room(rows), dk=room(keys),
-            dv=room(values), **more,
+        made = dq.room(a, b), dk.room(x, y), dv.room(x, y)
+        ops.attention_backward(
+            context, q[:, a:b], k[:, x:y], v[:, x:y], o[:, a:b], lse[:, :, a:b], dout[:, a:b],
+            dlse=None if dlse is None else dlse[:, :, a:b], dq=made[0], dk=made[1], dv=made[2],
+            **more,
         )  # fmt: skip
-        dq[:, a:b] += made[0]
-        sums[0][:, x:y] += made[1]
-        sums[1][:, x:y] += made[2]
+        dq.add(a, b, made[0])
+        dk.add(x, y, made[1])
+        dv.add(x, y, made[2])
         if dalibi is not None:
             dalibi += more["dalibi"]
-    return sums
 
 
 @_peers.eager
