@@ -19,7 +19,7 @@ def made(b=1):
 def together(group, layout, reduction="mean", starts=None, weighted=False, only=None, **options):
     whole = made(1 if starts else 2)
     b = whole[0].shape[0]
-    drawn = torch.Generator().manual_seed(5)
+    drawn = torch.Generator(torch.get_default_device()).manual_seed(5)
     weight = torch.rand(b, 4, TOKENS, generator=drawn)
     weight[..., 9] = 0
     needs = only or NAMES

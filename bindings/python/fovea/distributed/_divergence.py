@@ -95,7 +95,7 @@ class _Divergence(torch.autograd.Function):
                     made = ops.kl_backward(
                         place.context, qt[:, a:b], held[0][:, x:y], qs[:, a:b], held[1][:, x:y],
                         kl[..., a:b], teacher[..., a:b], student[..., a:b], dkl=dkl[..., a:b],
-                        **{n: True if w else None for n, w in wanted.items()}, **ctx.numbers,
+                        **wanted, **ctx.numbers,
                         **windows(piece), **packing(piece, qt.device, ctx.cache),
                     )  # fmt: skip
                     made = made if isinstance(made, tuple) else (made,)
