@@ -48,8 +48,8 @@ template <int Bits, int Width>
 struct Room {
   static constexpr int kTable = (1 << 2 * Bits) * 32 * 4;
   static constexpr int kKeyRow = kTokens * 2 + 16, kValueRow = Width * 2 + 16;
-  static constexpr int kTile =
-      Width * kKeyRow > kTokens* kValueRow ? Width* kKeyRow : kTokens* kValueRow;
+  static constexpr int kKeys = Width * kKeyRow, kValues = kTokens * kValueRow;
+  static constexpr int kTile = kKeys > kValues ? kKeys : kValues;
   // A tile is lost where the tables are aligned.
   static constexpr int bytes(int warps) { return 2 * kTable + (warps + 1) * kTile; }
 

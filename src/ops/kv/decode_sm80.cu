@@ -3,8 +3,7 @@
 //   x_j = sum_c (q_c scale_c) code_jc + sum_c q_c zero_c
 //   o_c = sum_j (p_j scale_j) code_jc + sum_j p_j zero_j
 // A block owns a row tile of a key head and a split of the tokens whose keys and values are both
-// codes; one more split has the later tokens, formed as 16-bit numbers: short blocks, last in the
-// grid, fill the multiprocessors that the others leave.  A warp owns every fourth
+// codes; one more split has the later tokens, formed as 16-bit numbers.  A warp owns every fourth
 // tile of 32 tokens, a group of keys, with an online softmax of its own.
 //
 // Operands.  Codes are the a operand: tokens, then channels, as rows.  Heads are the columns.  A
@@ -45,7 +44,7 @@ struct KvSplit {
   int pool;                    // bytes from a token to the next
   int packed;                  // query heads of a key head
   int row_tiles;               // of a sequence
-  int splits, late;            // of codes; of later tokens, which come last
+  int splits, late;            // of codes; of later tokens, which come first
   int page_tiles, page_shift;  // tiles of a page, and their log2; -1: no power
   Partials out;
 };
@@ -637,7 +636,7 @@ constexpr int blocks_of(int width, int columns) {
   return columns == 2 && width == 128 ? 2 : 3;
 }
 
-// Work: split by split, then the later tokens of all row tiles.
+// Work: the later tokens of all row tiles first, then split by split.
 template <int Dtype, int Bits, int Width, int Columns>
 __global__ void __launch_bounds__(kWarps * 32, blocks_of(Width, Columns))
     split_kernel(const __grid_constant__ KvSplit f, int64_t items) {
@@ -658,10 +657,10 @@ __global__ void __launch_bounds__(kWarps * 32, blocks_of(Width, Columns))
   const int warp = threadIdx.x / 32;
   float *mine = sums + warp * B::kRows * (Width + 8), *top = stats + warp * B::kRows;
   float* total = top + kWarps * B::kRows;
-  if (split < f.splits)
-    attend_codes<Dtype, Bits, Width, Columns>(f, tile, split, shared, mine, top, total);
+  if (split < f.late)
+    attend_late<Dtype, Bits, Width, Columns>(f, tile, split, shared, mine, top, total);
   else
-    attend_late<Dtype, Bits, Width, Columns>(f, tile, split - f.splits, shared, mine, top, total);
+    attend_codes<Dtype, Bits, Width, Columns>(f, tile, split - f.late, shared, mine, top, total);
   __syncthreads();
   merge<Width, Columns>(f, tile, split, sums, stats, stats + kWarps * B::kRows);
 }
