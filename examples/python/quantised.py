@@ -5,10 +5,11 @@
     python examples/python/quantised.py --out quantised.out
     python examples/python/quantised.py --which bf16,kivi2 --generate 4096
 
-A method (SageAttention and others) rounds q, k and v of a whole text.  A cache (e4m3, i8, KIVI) is
-fed in chunks of 16 tokens, so that rows read codes.  The perplexity is of the Python language
-reference, and KL is that of the next token's distribution from bf16's.  Then the prompt alone and
-single tokens are timed, and the same question is answered over a cache of 2 bits and of 16.
+A method (SageAttention and others) rounds q, k and v of a whole text.  A cache (e4m3, i8, KIVI,
+KVarN) is fed in chunks of 16 tokens, so that rows read codes.  The perplexity is of the Python
+language reference, and KL is that of the next token's distribution from bf16's.  Then the prompt
+alone and single tokens are timed, and the same question is answered over a cache of 2 bits and of
+16.
 
 Where the weights are not installed, or with --toy, the model is small and random: KL then tells how
 far the attention is off, and texts mean nothing."""
@@ -263,8 +264,8 @@ def main(argv: Sequence[str] | None = None) -> list[Row]:
             rows.append(measure(llm, there[name], name, judge, args, ctx))
         about = (f"{what}, {args.windows} x {args.tokens} tokens, caches fed by "
                  f"{args.chunk}; {ctx!r}, {platform.machine()}, Python {platform.python_version()}. "
-                 "A method quantises a whole text; its decoding reads a bf16 cache. KIVI's newest "
-                 f"{low_bits.RESIDUAL} tokens are bf16 beside the bytes told. On the host all "
+                 "A method quantises a whole text; its decoding reads a bf16 cache. The newest "
+                 f"{low_bits.RESIDUAL} tokens of KIVI and KVarN are bf16 beside the bytes told. On the host all "
                  "products are vector instructions on exact codes")
         folder.save(FILES[0], lambda path: table.write_tsv(rows, path))
         folder.save(FILES[1], lambda path: table.write_md(rows, about, path, HEADS, FORMS))
