@@ -395,5 +395,6 @@ extern const Kernel<Quantize> quant_quantize_tile, quant_quantize_any;
 extern const Kernel<Dequantize> quant_dequantize_rows, quant_dequantize_any;
 // sm90, sm90_i8: Hopper's tensor cores; simt: every valid call.
 extern const Kernel<QuantAttend> quant_forward_sm90, quant_forward_sm90_i8, quant_forward_simt;
+extern const Kernel<QuantListed> quant_listed_sm90_i8, quant_listed_simt;
 
 }  // namespace fovea
