@@ -506,6 +506,43 @@ std::vector<QuantForwardCase> quant_list_rows() {
   return rows;
 }
 
+// Of the tuned kernels over lists: every row of quant/listed.inc.
+std::vector<QuantForwardCase> quant_tuned_list_rows() {
+  std::vector<QuantForwardCase> rows;
+  for (int64_t d : {64, 128, 256}) {
+    QuantForwardCase c;
+    c.note = "tuned", c.method = Method::sage2;
+    c.d = c.e = d, c.b = 1, c.s = 140, c.t = 300, c.h = 2, c.g = 1, c.o_dtype = FOVEA_BF16;
+    c.q_block = 16, c.k_block = 128, c.list_rows = 128, c.keep = 4, c.ascends = true;
+    rows.push_back(c);
+    c.causal = c.k_mean = c.q_plain = true, c.o_dtype = FOVEA_F16, c.x = 2, c.k_block = 64;
+    rows.push_back(c);
+    c.ascends = false, c.keep = 7, c.counts = true, c.q_plain = false;
+    rows.push_back(c);
+    c.causal = false, c.left = 100, c.right = 30, c.list_keys = 128, c.keep = 3;
+    c.o_dtype = FOVEA_F32;
+    rows.push_back(c);
+    c.left = c.right = 0, c.where = Where::varlen, c.b = 3, c.s = 131, c.x = 1, c.q_plain = true;
+    rows.push_back(c);
+    c.where = Where::lengths, c.causal = c.sink_logit = true, c.list_keys = 64, c.keep = 9;
+    c.method = Method::sage2pp, c.t = 257;
+    rows.push_back(c);
+    // The last block, which is cut, many times over.
+    c = {};
+    c.note = "tuned", c.method = Method::blocks, c.d = c.e = d, c.b = 1, c.s = 130, c.t = 40;
+    c.h = c.g = 1, c.q_block = c.k_block = 64, c.list_rows = 128, c.keep = 8;
+    rows.push_back(c);
+    c.q_block = c.k_block = 0, c.lay = Lay::head_first, c.t = 193, c.lse = false;
+    rows.push_back(c);
+    // Many tiles a row.
+    c = {};
+    c.note = "tuned", c.method = Method::sage2, c.q_block = 16, c.k_mean = true, c.d = c.e = d;
+    c.s = 1, c.t = 5500, c.b = c.h = c.g = 1, c.list_rows = 128, c.keep = 80, c.ascends = true;
+    rows.push_back(c);
+  }
+  return rows;
+}
+
 std::vector<harness::Case> quant_forward_cases() {
   std::vector<harness::Case> cases;
   const auto add = [&](const QuantForwardCase& c, std::string kernel = "", bool tiny = false) {
@@ -550,6 +587,8 @@ std::vector<harness::Case> quant_forward_cases() {
   c.s = 3, c.h = c.g = 0;
   add(c);
   for (const QuantForwardCase& list : quant_list_rows()) add(list);
+  for (const QuantForwardCase& list : quant_tuned_list_rows())
+    add(list, "sm90_i8.lists.d" + std::to_string(list.d));
   c.note = "small", c.h = 2, c.g = 1, c.list_rows = 2, c.keep = 2, c.margin = 1;
   add(c, "", true);
   return cases;

@@ -47,6 +47,8 @@ struct ByteShape90 {
 //   raise(call, tile, m)    what scores of packed row m lack, in units of log2
 //   column              of v transposed, where row 0 of k stands
 //   beyond              v transposed goes on past the last key
+// Of lists, steps of 64-key blocks each somewhere (PartBoxes):
+//   key_at(step, column)  the key in a column; past every key where there is none
 template <class S>
 concept CodeSteps = requires(const S steps, int at) {
   { S::blocks } -> std::convertible_to<bool>;
@@ -78,17 +80,31 @@ struct ScoreTile<FOVEA_I8, N> {
   __device__ static float to_float(int32_t sum) { return __int_as_float(sum + kMagic) - kOffset; }
 };
 
+// Where every 64 keys of a step begin: neighbours, or blocks of a list.
+template <int BN, class Steps>
+struct StepKeys {
+  static constexpr bool listed = requires(const Steps& steps) { steps.key_at(0, 0); };
+  const Steps& steps;
+  const int step;
+
+  __device__ int operator[](int part) const {
+    if constexpr (listed)
+      return steps.key_at(step, part * kTileKeys);
+    else
+      return step * BN + part * kTileKeys;
+  }
+};
+
 // The factors of a tile's scores, one for all keys or one for every 64.  Those of keys are loaded
-// a tile ahead, under its products, and found once the tile's own products were waited for.
+// under products, a tile ahead but for lists, and found once the tile's own were waited for.
 template <int Parts>
 struct ScoreFactors {
   float of[Parts], ahead[Parts], row;
 
-  // The scales of keys from `key` on become those ahead.
-  template <class Scales>
-  __device__ void load(const Scales& scales, int key) {
+  // The scales of keys become those ahead.
+  __device__ void load(const auto& scales, const auto& keys) {
 #pragma unroll
-    for (int part = 0; part < Parts; ++part) ahead[part] = scales.at(key + part * 64);
+    for (int part = 0; part < Parts; ++part) ahead[part] = scales.at(keys[part]);
   }
   // The scales ahead are the tile's.
   __device__ void take() {
@@ -215,13 +231,14 @@ struct LiftedSoftmax {
   }
 };
 
-// Zeroes the values of keys past `keys` of a tile of V', in v_perm16 order; done by a warpgroup.
+// Zeroes the values of keys past `keys` of columns [from, from + BN) of a tile of V', in v_perm16
+// order; done by a warpgroup.
 template <class TileV, int E, int BN>
-__device__ inline void clear_tail(unsigned char* tile, int keys) {
+__device__ inline void clear_tail(unsigned char* tile, int keys, int from = 0) {
   for (int i = threadIdx.x % 128; i < E * (BN / 16); i += 128) {
     const int row = i % E, chunk = i / E, rest = keys - chunk * 16;
     if (rest >= 16) continue;
-    uint4& codes = *reinterpret_cast<uint4*>(tile + TileV::at(row, chunk * 16));
+    uint4& codes = *reinterpret_cast<uint4*>(tile + TileV::at(row, from + chunk * 16));
     uint32_t* word = &codes.x;
     // Bytes 0 .. 3 of word n are tokens 2 n, 2 n + 1, 2 n + 8, 2 n + 9 of the run.
 #pragma unroll
@@ -258,6 +275,7 @@ struct ByteConsumer90 {
   static constexpr ByteLayout90<Shape, Source> layout = ByteLayout90<Shape, Source>();
   static_assert(layout.bytes <= Shape::shared_bytes);
   static constexpr int Dtype = Source::Steps::dtype;
+  using Keys = StepKeys<BN, Slot>;
   using Softmax = LiftedSoftmax<Dtype>;
   const typename Source::Call& call;
   const Attend& a;
@@ -313,20 +331,32 @@ struct ByteConsumer90 {
       sm90::byte_product<FOVEA_E4M3, TileV>(o, p, TileV::descriptor(shared.keys(v)), accumulate);
       sm90::commit();
     };
+    // Where the parts of step n begin, whose K is in a stage that is still held.
+    const auto begins = [&](KeyState k, int n) {
+      if constexpr (Keys::listed)
+        return reinterpret_cast<const int*>(shared.absent(k));
+      else
+        return Keys{work, n};
+    };
     const auto weigh = [&](int n) {
       if (blocks) factor.find();
-      if (n < full_begin || n >= full_end) mask.apply(x.products(), n * BN, row, x.hidden);
+      if (n < full_begin || n >= full_end) {
+        if constexpr (Keys::listed)
+          mask.apply_each(x.products(), row, Keys{work, n}, x.hidden);
+        else
+          mask.apply(x.products(), n * BN, row, x.hidden);
+      }
       state.weigh(x, alpha, factor.of);
     };
     const auto step = [&](int n, bool accumulate) {
       KeyState v = at;
       v.next();
+      clear_ends(work, n + 1, v);
       scores(at);
       values(v, accumulate);
-      if (blocks) {
-        factor.take();
-        factor.load(scales, max(n - 1, first) * BN);
-      }
+      if constexpr (blocks && Keys::listed) factor.load(scales, begins(at, n));
+      if (blocks) factor.take();
+      if constexpr (blocks && !Keys::listed) factor.load(scales, Keys{work, max(n - 1, first)});
       sm90::wait<1>();
       sm90::pin(x.products()[0]);
       shared.key_pipe().release(at);
@@ -353,9 +383,9 @@ struct ByteConsumer90 {
       for (int c = 0; c < 4; ++c) o[j][c] = 0.f;
     if (first <= last) {
       scores(at);
-      factor.load(scales, last * BN);
+      factor.load(scales, begins(at, last));
       factor.take();
-      if (blocks) factor.load(scales, max(last - 1, first) * BN);
+      if constexpr (blocks && !Keys::listed) factor.load(scales, Keys{work, max(last - 1, first)});
       sm90::wait<0>();
       sm90::pin(x.products()[0]);
       shared.key_pipe().release(at);
@@ -363,16 +393,7 @@ struct ByteConsumer90 {
       if (!blocks) factor.find();
       weigh(last);
       sm90::pack_codes(p, x.x[0]);
-      // What lies past the tensor reads as zero.
-      if (sm90::uniform(work.zero_tail && work.beyond)) {
-        KeyState v = at;
-        if (first < last) v.next();
-        shared.key_pipe().wait(v);
-        // The warpgroups write the same bytes.
-        clear_tail<TileV, E, BN>(shared.base + (shared.keys(v) - shared.at), tile.keys - last * BN);
-        sm90::fence_shared();
-        sm90::named_barrier_sync(1 + group, 128);
-      }
+      if constexpr (!Keys::listed) clear_last(work, last, first < last);
       bool accumulate = false;
       for (int n = last - 1;;) {
         accumulate = false;
@@ -390,6 +411,7 @@ struct ByteConsumer90 {
         behind[0] = behind[1] = 1.f, kept = true;
       }
       shared.q_pipe().release(q_at);
+      clear_ends(work, first, at);
       sm90::fence();
       values(at, accumulate);
       sm90::wait<0>();
@@ -401,6 +423,41 @@ struct ByteConsumer90 {
     }
 
     store(work, row, state, o, first <= last, kept, behind);
+  }
+
+  // The values past the last key, in the first V; what lies past the tensor reads as zero.  The
+  // warpgroups write the same bytes.
+  __device__ __forceinline__ void clear_last(const Slot& work, int last, bool more) const {
+    if (!sm90::uniform(work.zero_tail && work.beyond)) return;
+    KeyState v = at;
+    if (more) v.next();
+    shared.key_pipe().wait(v);
+    clear_tail<TileV, E, BN>(shared.base + (shared.keys(v) - shared.at),
+                             work.tile.keys - last * BN);
+    sm90::fence_shared();
+    sm90::named_barrier_sync(1 + group, 128);
+  }
+  // Of lists: the same in the V of step n.  A list may name the last block often, so any step may
+  // have it.
+  __device__ __forceinline__ void clear_ends(const Slot& work, int n, KeyState v) const {
+    if constexpr (Keys::listed) {
+      if (!sm90::uniform(work.beyond)) return;
+      const Keys begin{work, n};
+      const int keys = work.tile.keys;
+      bool ends = false;
+#pragma unroll
+      for (int part = 0; part < BN / kTileKeys; ++part)
+        ends |= begin[part] < keys && begin[part] + kTileKeys > keys;
+      if (!sm90::uniform(ends)) return;
+      shared.key_pipe().wait(v);
+#pragma unroll
+      for (int part = 0; part < BN / kTileKeys; ++part)
+        if (begin[part] < keys)
+          clear_tail<TileV, E, kTileKeys>(shared.base + (shared.keys(v) - shared.at),
+                                          keys - begin[part], part * kTileKeys);
+      sm90::fence_shared();
+      sm90::named_barrier_sync(1 + group, 128);
+    }
   }
 
   // The next stage is not needed, or not any more.

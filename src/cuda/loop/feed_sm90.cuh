@@ -115,6 +115,26 @@ struct Operands<Shape, CodeMaps> {
     else
       sm90::tma_load_bytes<typename Shape::TileK>(to, maps.k, full, 0, row, head, batch);
   }
+  // 64 keys of a tile from `key` on; nothing but zeros where there is no such key.
+  template <bool V, class Work>
+  __device__ static void copy_part(const CodeMaps& maps, const Work& work, int part, int key,
+                                   int head, int batch, uint32_t to, uint32_t full) {
+    constexpr int nowhere = 1 << 30;  // past every key
+    const bool there = key < work.tile.keys;
+    const int row = static_cast<int>(work.tile.rows.seq.key_begin) + key;
+    if constexpr (V) {
+      using Tile = typename Shape::TileV;
+      static_assert(Tile::Panel == kTileKeys);
+      sm90::tma_load_box(to + part * Tile::panel_bytes, maps.v, full,
+                         there ? work.column + row : nowhere, 0, head, batch);
+    } else {
+      using Tile = typename Shape::TileK;
+#pragma unroll
+      for (int panel = 0; panel < Tile::panels; ++panel)
+        sm90::tma_load_box(to + panel * Tile::panel_bytes + part * (kTileKeys * Tile::Panel),
+                           maps.k, full, panel * Tile::Panel, there ? row : nowhere, head, batch);
+    }
+  }
 };
 
 // Warpgroup 0: a scheduler warp finds out what each work item of the block is, and producer warps
@@ -403,7 +423,17 @@ struct Producer90 {
     }
     if (begins) begin();
     shared.key_pipe().acquire(at);
-    if (lane == 0) Load::template copy<V>(maps, work, keys.row, head, batch, to, full);
+    if constexpr (requires { Boxes::parts; }) {
+      using Tile = std::conditional_t<V, typename Shape::TileV, typename Shape::TileK>;
+      if (!V && lane < Boxes::parts) shared.absent(at)[lane] = static_cast<uint32_t>(keys.row);
+      __syncwarp();
+      if (lane == 0) sm90::barrier_expect(full, Tile::bytes);
+      __syncwarp();
+      if (lane < Boxes::parts)
+        Load::template copy_part<V>(maps, work, lane, keys.row, head, batch, to, full);
+    } else {
+      if (lane == 0) Load::template copy<V>(maps, work, keys.row, head, batch, to, full);
+    }
     at.next();
   }
 

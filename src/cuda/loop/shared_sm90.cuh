@@ -101,7 +101,8 @@ struct Shared90 {
   __device__ int* first_pages(TileState i) const {
     return reinterpret_cast<int*>(base + layout.pages) + i.stage * 32;
   }
-  // Bit j % 32 of word j / 32: key j of the stage's tile has no page.
+  // Bit j % 32 of word j / 32: key j of the stage's tile has no page.  Of PartBoxes: the key that
+  // each box begins with.
   __device__ uint32_t* absent(KeyState i) const {
     return reinterpret_cast<uint32_t*>(base + layout.absent) + i.stage * kAbsentWords;
   }

@@ -121,13 +121,13 @@ struct SpannedTiles {
   int base;
 
   template <class Mask>
-  __device__ static KeyTiles tiles(const TiledAttend& a, const RowTile& tile, int width) {
+  __device__ static KeyTiles tiles(const auto& a, const RowTile& tile, int width) {
     const TileSpan span = span_of(a.lists, tile);
     const int base = base_of(tile, width);
     return {0, base + span.begin, base + span.end};
   }
   template <class Mask>
-  __device__ void start(const TiledAttend& a, const RowTile& tile, int width, Mask& mask) {
+  __device__ void start(const auto& a, const RowTile& tile, int width, Mask& mask) {
     const TileSpan span = span_of(a.lists, tile);
     base = base_of(tile, width);
     place = places_of(a.lists, tile);
@@ -186,13 +186,13 @@ struct SpannedBlocks : private SpannedTiles {
   int size, each, shift;  // places of the span; of a step; a block is 1 << shift keys
 
   template <class Mask>
-  __device__ static KeyTiles tiles(const TiledAttend& a, const RowTile& tile, int width) {
+  __device__ static KeyTiles tiles(const auto& a, const RowTile& tile, int width) {
     const TileSpan span = span_of(a.lists, tile);
     const int base = base_of(tile, width), each = width / a.lists.width;
     return {0, base, base + (span.end - span.begin + each - 1) / each};
   }
   template <class Mask>
-  __device__ void start(const TiledAttend& a, const RowTile& tile, int width, Mask& mask) {
+  __device__ void start(const auto& a, const RowTile& tile, int width, Mask& mask) {
     const TileSpan span = span_of(a.lists, tile);
     base = base_of(tile, width);
     place = places_of(a.lists, tile) + span.begin;
@@ -366,6 +366,35 @@ struct BlockBoxes {
     const int page = static_cast<int>(a.sequences.page), number = key / page;
     return {first, key - number * page,
             table.as<int32_t>()[seq.key_batch * table.stride[0] + number * table.stride[1]]};
+  }
+};
+
+// As rows of the tensor, a box for each 64 keys of a step: each lane has one.
+//   A stretch is the steps whose boxes 32 lanes hold, down to `first`.
+template <class Shape>
+struct PartBoxes {
+  static constexpr bool paged = false;
+  static constexpr int parts = Shape::BN / kTileKeys;
+  struct Stretch {
+    int first = static_cast<int>(kIndexMax), key = 0;
+  };
+
+  __device__ PartBoxes(const Attend&, const auto&) {}
+  __device__ bool pages() const { return false; }
+  template <class Work>
+  __device__ Stretch first(const Work&, const int*) const {
+    return {};
+  }
+  // The key that the lane's box begins with; past every key where there is none.
+  template <class Work>
+  __device__ __forceinline__ KeyBox box(const Work& work, int step, int lane,
+                                        Stretch& stretch) const {
+    constexpr int steps = 32 / parts;
+    if (step < stretch.first) {
+      stretch.first = step - steps + 1;
+      stretch.key = work.key_at(stretch.first + lane / parts, lane % parts * kTileKeys);
+    }
+    return {__shfl_sync(~0u, stretch.key, (step - stretch.first) * parts + lane), 0};
   }
 };
 

@@ -292,6 +292,25 @@ struct WindowMask {
         if (key + c % 2 >= high[c / 2] || key + c % 2 < low[c / 2]) x[0][j][c] = kNegativeInfinity;
     }
   }
+  // The same of runs of 64 keys, which begin at begins[part].  hidden: as of apply().
+  template <int N, class T, class Begins>
+  __device__ void apply_each(T (&x)[1][N][4], int row, const Begins& begins, T hidden) const {
+    constexpr int each = kTileKeys / 8;
+#pragma unroll
+    for (int part = 0; part < N / each; ++part) {
+      const int lane_key = begins[part] + threadIdx.x % 4 * 2;
+      each_row<1>(row, [&](int, int half, int m) {
+        const int p = tile.query(m) + tile.shift;
+        const int high = (right > 0 ? min(p + right, tile.keys) : tile.keys) - lane_key;
+        const int low = left > 0 ? p - left + 1 - lane_key : -kTileKeys;
+#pragma unroll
+        for (int j = 0; j < each; ++j)
+#pragma unroll
+          for (int c = 0; c < 2; ++c)
+            if (j * 8 + c >= high || j * 8 + c < low) x[0][part * each + j][2 * half + c] = hidden;
+      });
+    }
+  }
   // hidden: what x of a pair becomes that is not seen.
   template <int M, int N, class T>
   __device__ void apply(T (&x)[M][N][4], int key, int row, T hidden = kNegativeInfinity) const {

@@ -15,9 +15,12 @@ struct QuantWork {
 
 struct CodeMaps;  // loop/feed_sm90.cuh
 
-struct QuantInstance90 {
-  int32_t width, rows, keys;  // of a block, of a tile
+// What an instance's tiles are.
+struct ByteTiles90 {
+  int32_t width, rows, keys;  // rows of a block, keys of a box
   int32_t q_panel, v_panel;   // columns of a box of q and k, of v_t
+};
+struct QuantInstance90 : ByteTiles90 {
   void (*launch)(Context&, const QuantAttend&, const QuantWork&, const CodeMaps&);
 };
 

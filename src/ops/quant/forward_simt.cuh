@@ -7,166 +7,21 @@
 // Sums are in f32 whatever `accumulate` says.
 // FlashAttention-3 (2407.08608), SageAttention (2410.02367, 2411.10958, 2505.11594).
 #pragma once
-#include "core/convert.h"
 #include "cuda/launch.h"
-#include "cuda/loop/attend_simt.cuh"
+#include "ops/quant/code_tile.cuh"
 #include "ops/quant/forward.cuh"
 
 namespace fovea::cuda {
 
-constexpr int64_t kAbsent = -1;  // in place of an offset
-
+// The score of a tile of a window's keys.
 template <int R>
-struct QuantShared : PackedTile<R> {
-  float q_scale[16 * R], k_scale[kStageTile];  // 1 with micro scales
-  float shift[16 * R];                         // <q_i, k_mean>
-  const float* delta[16 * R];                  // of key 0
-};
-
-// Four codes of a row from `column` on, 0 past `width` and for an absent row.
-__device__ inline float4 load_codes(const CodeRow& row, int column, int width) {
-  float out[4];
-  if (row.kind == ValueKind::e4m3) {
-    const E4m3* codes = static_cast<const E4m3*>(row.base);
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      out[i] = row.at == kAbsent || column + i >= width
-                   ? 0.f
-                   : fovea::to_float(codes[row.at + (column + i) * row.stride]);
-  } else {
-#pragma unroll 1
-    for (int i = 0; i < 4; ++i)
-      out[i] = row.at == kAbsent || column + i >= width ? 0.f : row[column + i];
-  }
-  return {out[0], out[1], out[2], out[3]};
-}
-
-// The same with the scales of token i's runs.
-__device__ inline float4 load_scaled(const CodeRow& row, const ScaleRow& scales, int64_t i,
-                                     int column, int width) {
-  float4 x = load_codes(row, column, width);
-  if (row.at == kAbsent || column >= width) return x;
-  const float scale = scales(i, column);  // of all four: runs of 16
-  x.x *= scale, x.y *= scale, x.z *= scale, x.w *= scale;
-  return x;
-}
-
-// Score: products of codes by the scales of row and key.
-template <int R>
-struct CodeScore : TileScores<R> {
-  const QuantAttend& call;
-  const QuantShared<R>& s;
+struct CodeScore : CodeProducts<R> {
   const PackedItem& item;
-  const View<4>& v = call.values();
-  int64_t v_stride = call.value_stride();
-  int width = static_cast<int>(call.attend.e);
-  const PackGqaRows& piece = s.piece;
-  ScaleRow k_scales = call.k_scales(piece.seq, piece.r, piece.g);
-  ScaleRow v_scales = call.v_scales(piece.seq, piece.r, piece.g);
 
-  __device__ bool products(float (&x)[R][4], int64_t) const {
-    const View<4>&q = call.attend.q, &k = call.attend.k;
-    const int d = static_cast<int>(call.attend.d);
-    multiply_nt(
-        x, this->tiles, d,
-        [&](int row, int column) {
-          const CodeRow codes{q.data, s.q[row], q.stride[3], call.kind};
-          if (!call.q_axis.micro()) return load_codes(codes, column, d);
-          const RowInfo& info = s.rows[row];
-          return load_scaled(codes, call.q_scales(piece.seq, piece.r, info.h), info.i, column, d);
-        },
-        [&](int row, int column) {
-          const CodeRow codes{k.data, s.keys[row].k, k.stride[3], call.kind};
-          if (!call.k_axis.micro()) return load_codes(codes, column, d);
-          return load_scaled(codes, k_scales, s.keys[row].j, column, d);
-        });
-    return true;
-  }
   __device__ auto logits(int64_t j0, bool missing) const {
-    const PairLogits<R> pairs(call.attend, s, item, j0, missing);
-    return [=, this](int r, int c, float product) {
-      const int m = threadIdx.x / 16 + 16 * r, n = threadIdx.x % 16 + 16 * c;
-      float x = product * (s.q_scale[m] * s.k_scale[n]) + s.shift[m];
-      if (s.delta[m] && s.keys[n].k >= 0) x += s.delta[m][s.keys[n].j * call.delta.stride[3]];
-      return pairs(r, c, x);
-    };
-  }
-  __device__ float4 values(int row, int column) const {
-    const KeyInfo& key = s.keys[row];
-    // A packed offset counts halves of bytes and so does its stride.
-    if (call.v_kind == ValueKind::e4m3 && call.v_scale_last())
-      return load_codes({v.data, key.v, v_stride, ValueKind::e4m3}, column, width);
-    return any_values(key, column);
-  }
-  __device__ float4 any_values(const KeyInfo& key, int column) const {
-    float out[4];
-#pragma unroll 1
-    for (int i = 0; i < 4; ++i) {
-      out[i] = 0;
-      if (key.v == kAbsent || column + i >= width) continue;
-      out[i] = code_value(call.v_kind, v.data, key.v + (column + i) * v_stride) *
-               call.value_scale(v_scales, key.j, column + i);
-    }
-    return {out[0], out[1], out[2], out[3]};
-  }
-  // Weights are rounded by runs of 16, 32 or 64 keys: lanes hold 16 neighbours.
-  __device__ void put(float (&p)[R][4]) const {
-    const int32_t format = call.p_format;
-    const int run = weight_run(format);
-#pragma unroll
-    for (int r = 0; r < R; ++r) {
-      float most[4] = {};
-      if (run > 1) {
-#pragma unroll
-        for (int c = 0; c < 4; ++c) most[c] = lanes_max<16>(p[r][c]);
-        if (run > 16) {
-          most[0] = most[1] = fmaxf(most[0], most[1]);
-          most[2] = most[3] = fmaxf(most[2], most[3]);
-        }
-        if (run > 32) most[0] = most[1] = most[2] = most[3] = fmaxf(most[0], most[2]);
-      }
-#pragma unroll
-      for (int c = 0; c < 4; ++c)
-        p[r][c] = run == 1 && format <= FOVEA_P_FORMAT_E4M3_448
-                      ? fovea::to_float(fovea::from_float<E4m3>(weight_lift(format) * p[r][c]))
-                      : rounded_weight(format, p[r][c], most[c]);
-    }
-    put_p(this->tiles, p);
-  }
-};
-
-template <int R>
-struct CodeEpilogue : PackedEpilogue<R> {
-  const QuantAttend& call;
-  __device__ float factor(int, const StageRow& end) const {
-    return end.sum == 0 ? 0 : end.factor / (weight_lift(call.p_format) * end.sum);
-  }
-  // Scales of channels, or one of all; and the means, which keys have a share of.
-  template <int Chunks>
-  __device__ void columns(float (&o)[Chunks][R][4], int r, int m, const StageRow& end) const {
-    const PackGqaRows& rows = this->s.piece;
-    const float to = factor(m, end);
-    const bool none = to == 0;
-    if (!none && !call.v_scale_last() && !call.v_mean) return;
-    const ScaleRow scales = call.v_scales(rows.seq, rows.r, rows.g);
-    const float sink = this->sink(m);
-    const float share = sink == -INFINITY ? 1.f : (end.sum - expf(sink - end.top)) / end.sum;
-#pragma unroll
-    for (int chunk = 0; chunk < Chunks; ++chunk)
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const int column = chunk * kStageTile + 4 * static_cast<int>(threadIdx.x % 16) + c;
-        if (column >= call.attend.e) continue;
-        float& x = o[chunk][r][c];
-        if (none) {
-          x = 0;
-          continue;
-        }
-        if (call.v_scale_last()) x *= scales(0, column);
-        if (call.v_mean)
-          x +=
-              share / to * call.v_mean_of(rows.seq, rows.r, rows.g)[column * call.v_mean.stride[3]];
-      }
+    const PairLogits<R> pairs(this->call.attend, this->s, item, j0, missing);
+    return
+        [=, this](int r, int c, float product) { return pairs(r, c, this->scaled(r, c, product)); };
   }
 };
 
@@ -182,29 +37,16 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
   for (int64_t w = blockIdx.x; w < grid.work; w += gridDim.x) {
     PackedItem item(grid, w, 16 * R);
     const PackGqaRows& rows = s.piece;
-    if (!stage_item(a, grid.group, item, s, [&](int m) {
-          const RowInfo& row = s.rows[m];
-          const bool there = row.i >= 0;
-          s.q_scale[m] = !there                ? 0.f
-                         : call.q_axis.micro() ? 1.f
-                                               : call.q_scales(rows.seq, rows.r, row.h)(row.i, 0);
-          s.shift[m] = there && call.shifts() ? call.mean_dot(rows.seq, rows.r, row.h, row.i) : 0.f;
-          s.delta[m] =
-              there && call.delta ? call.delta_of(rows.seq, rows.r, row.h, row.i) : nullptr;
-        }))
-      continue;
+    if (!stage_item(a, grid.group, item, s, [&](int m) { stage_code_row(call, s, m); })) continue;
     const auto place = [&](int n, int64_t j) {
-      KeyInfo key = key_info(a, rows.seq, rows.g, j);
-      if (key.k >= 0) key.v = call.value_at(rows.seq, rows.r, rows.g, j);
-      s.keys[n] = key;
-      s.k_scale[n] = key.k < 0             ? 0.f
-                     : call.k_axis.micro() ? 1.f
-                                           : call.k_scales(rows.seq, rows.r, rows.g)(j, 0);
-      return key.k < 0;
+      s.keys[n] = key_info(a, rows.seq, rows.g, j);
+      stage_code_key(call, s, rows.g, n);
+      return s.keys[n].k < 0;
     };
     const WindowKeys keys(a, rows, item, 1, place, true);
-    attend_simt<Chunks>(tiles, keys, CodeScore<R>{{tiles}, call, s, item},
-                        CodeEpilogue<R>{{{a, unsplit, 1, 0}, s}, call});
+    const CodeColumns all{0, static_cast<int>(a.e)};
+    attend_simt<Chunks>(tiles, keys, CodeScore<R>{{{tiles}, call, s, rows.g, all}, item},
+                        CodeEpilogue<R>{{{a, unsplit, 1, 0}, s}, call, rows.g, all});
   }
 }
 

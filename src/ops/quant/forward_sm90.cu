@@ -10,6 +10,7 @@
 #include "cuda/loop/feed_sm90.cuh"
 #include "cuda/loop/hopper.h"
 #include "ops/quant/forward.cuh"
+#include "ops/quant/listed.cuh"
 
 namespace fovea {
 namespace {
@@ -31,14 +32,25 @@ const std::vector<QuantInstance90>& instances(ValueKind kind) {
   return kind == ValueKind::i8 ? integers : rows;
 }
 
-const QuantInstance90* find(const Attend& a, ValueKind kind) {
-  for (const QuantInstance90& row : instances(kind))
+// Every row of listed.inc in this build, narrow widths first.
+const std::vector<QuantListInstance90>& list_instances() {
+  static const std::vector<QuantListInstance90> rows = {
+#define FOVEA_INSTANCE(...) quant_list_sm90_instance<QuantConfig90 __VA_ARGS__>(),
+#include "instances/quant_listed_sm90.inc"
+#undef FOVEA_INSTANCE
+  };
+  return rows;
+}
+
+template <class Instance>
+const Instance* find(const Attend& a, const std::vector<Instance>& rows) {
+  for (const Instance& row : rows)
     if (a.d <= row.width && a.e <= row.width) return &row;
   return nullptr;
 }
 
 // "" or why TMA cannot read an operand.
-Text map_codes(const QuantAttend& a, const QuantInstance90& row, CodeMaps& maps) {
+Text map_codes(const QuantAttend& a, const ByteTiles90& row, CodeMaps& maps) {
   const Attend& call = a.attend;
   const int64_t caches = call.sequences.caches;
   // (b, g, e, padded) as rows of one head: (b, e, g, padded).
@@ -56,7 +68,7 @@ Text map_codes(const QuantAttend& a, const QuantInstance90& row, CodeMaps& maps)
         maps.v}});
 }
 
-QuantWork work_of(const Context& ctx, const QuantAttend& a, const QuantInstance90& row) {
+QuantWork work_of(const Context& ctx, const QuantAttend& a, const ByteTiles90& row) {
   const Attend& call = a.attend;
   const DeviceInfo& device = device_info(ctx);
   const int64_t row_tiles = ceil_div(call.sequences.query_max, row.rows);
@@ -109,14 +121,13 @@ Text integer_refuses(const QuantAttend& a) {
   return "";
 }
 
-template <Text (*Refuses)(const QuantAttend&)>
-Text offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
+// "" or why no instance can serve the call.
+Text refuses(const Context& ctx, const QuantAttend& a) {
   const Attend& call = a.attend;
   if (Text why = hopper_refuses(ctx, call.sequences); !why.empty()) return why;
   if (!a.v_t || !a.permuted)
     return "v_t of code_order FOVEA_CODE_ORDER_V_PERM16 is not given, wanted in place of v";
   if (call.score.softcap > 0) return reason_given("softcap");
-  if (Text why = Refuses(a); !why.empty()) return why;
   if (a.v_kind != ValueKind::e4m3) return "v_t is not e4m3";
   if (a.v_axis.block || a.v_axis.micro_t()) return "v_scale is not one of all keys";
   if (a.delta) return reason_given("delta");
@@ -124,22 +135,73 @@ Text offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
   if (!call.h || !call.sequences.count || !call.t || !call.s)
     return "there are no rows, keys or heads";
   if (Text why = refuse_width("d", call.d, 16); !why.empty()) return why;
-  if (Text why = refuse_width("e", call.e, 8); !why.empty()) return why;
-  const QuantInstance90* row = find(call, a.kind);
+  return refuse_width("e", call.e, 8);
+}
+
+// The work and the maps of an instance: "" or why it cannot serve the call.
+Text prepare(const Context& ctx, const QuantAttend& a, const ByteTiles90* row, QuantWork& work,
+             CodeMaps& maps) {
+  const Attend& call = a.attend;
   if (!row)
     return no_instance(a.kind == ValueKind::i8 ? FOVEA_I8 : FOVEA_E4M3, "d", call.d, "e", call.e);
   const size_t o_bytes = static_cast<size_t>(dtype_bytes(call.o_dtype));
   if (!chunked(call.o, o_bytes, static_cast<int>(16 / o_bytes))) return reason_rows("o");
   if (call.sequences.count * call.h * ceil_div(call.sequences.query_max, row->rows) > kIndexMax)
     return "more than 2^30 blocks of work";
+  work = work_of(ctx, a, *row);
+  return map_codes(a, *row, maps);
+}
+
+// With the counters that many work items need.
+QuantWork scheduled(Context& ctx, QuantWork work) {
+  if (work.schedule.items > device_info(ctx).multiprocessors)
+    work.schedule.counters = counters(ctx);
+  return work;
+}
+
+template <Text (*Refuses)(const QuantAttend&)>
+Text offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
+  if (Text why = refuses(ctx, a); !why.empty()) return why;
+  if (Text why = Refuses(a); !why.empty()) return why;
+  const QuantInstance90* row = find(a.attend, instances(a.kind));
+  QuantWork work;
   CodeMaps maps;
-  if (Text why = map_codes(a, *row, maps); !why.empty()) return why;
+  if (Text why = prepare(ctx, a, row, work, maps); !why.empty()) return why;
   plan.kernel += ".d" + Text::number(row->width);
-  plan.launch = [a, row, maps, work = work_of(ctx, a, *row)](Context& ctx, void*) {
-    auto now = work;
-    if (now.schedule.items > device_info(ctx).multiprocessors)
-      now.schedule.counters = counters(ctx);
-    row->launch(ctx, a, now, maps);
+  plan.launch = [a, row, maps, work](Context& ctx, void*) {
+    row->launch(ctx, a, scheduled(ctx, work), maps);
+  };
+  return "";
+}
+
+// "" or what is no list of whole row tiles.
+Text list_refuses(const QuantListed& call, int rows) {
+  const SparseList& list = call.list;
+  if (call.skip_margin > 0) return reason_given("skip_margin");
+  if (list.block_rows != rows) return reason("block_rows", list.block_rows, Text::number(rows));
+  if (list.entry_keys != list.block_keys)
+    return reason("entry_keys", list.entry_keys, "block_keys");
+  if (list.keep > kIndexMax / list.block_keys) return "more than 2^30 keys of a list";
+  return "";
+}
+
+Text offer_listed(const Context& ctx, const QuantListed& call, Plan& plan) {
+  const QuantAttend& a = call.codes;
+  if (Text why = refuses(ctx, a); !why.empty()) return why;
+  if (Text why = integer_refuses(a); !why.empty()) return why;
+  const QuantListInstance90* row = find(a.attend, list_instances());
+  QuantWork work;
+  CodeMaps maps;
+  if (Text why = prepare(ctx, a, row, work, maps); !why.empty()) return why;
+  if (Text why = list_refuses(call, row->rows); !why.empty()) return why;
+  plan.kernel += ".d" + Text::number(row->width);
+  const SparseAttend lists = call.lists();
+  const TileListSlots slots(plan.workspace, lists, kTileKeys, 1, row->rows, 1);
+  plan.launch = [call, lists, slots, row, maps, work](Context& ctx, void* base) {
+    if (call.skipped)
+      check(cudaMemsetAsync(call.skipped, 0, sizeof(int64_t), stream(ctx)), "quant_forward");
+    const QuantTiled tiled{call.codes, slots.make(ctx, "quant_forward", lists, base)};
+    row->launch(ctx, tiled, scheduled(ctx, work), maps);
   };
   return "";
 }
@@ -148,5 +210,6 @@ Text offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
 
 extern const Kernel<QuantAttend> quant_forward_sm90 = {"sm90", offer<float_refuses>};
 extern const Kernel<QuantAttend> quant_forward_sm90_i8 = {"sm90_i8", offer<integer_refuses>};
+extern const Kernel<QuantListed> quant_listed_sm90_i8 = {"sm90_i8.lists", offer_listed};
 
 }  // namespace fovea

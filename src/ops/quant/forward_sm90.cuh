@@ -69,7 +69,7 @@ QuantInstance90 quant_sm90_instance() {
     };
     a.k_axis.block ? run.template operator()<true>() : run.template operator()<false>();
   };
-  return {C.d, Shape::BM, C.keys, Shape::TileK::Panel, Shape::TileV::Panel, launcher};
+  return {{C.d, Shape::BM, C.keys, Shape::TileK::Panel, Shape::TileV::Panel}, launcher};
 }
 
 }  // namespace fovea::cuda

@@ -396,5 +396,6 @@ extern const Kernel<Dequantize> quant_dequantize_rows, quant_dequantize_any;
 // sm90, sm90_i8: Hopper's tensor cores; sm80_i8: mma.sync; simt: every valid call.
 extern const Kernel<QuantAttend> quant_forward_sm90, quant_forward_sm90_i8, quant_forward_sm80_i8,
     quant_forward_simt;
+extern const Kernel<QuantListed> quant_listed_sm90_i8, quant_listed_simt;
 
 }  // namespace fovea

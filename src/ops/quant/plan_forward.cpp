@@ -261,7 +261,8 @@ QuantListed read_listed(const QuantAttend& codes, const fovea_quant_forward_para
 Plan plan(const Context& ctx, const fovea_quant_forward_params& params) {
   const QuantListed listed = read_listed(resolve(params), params);
   if (params.index.data)
-    return choose(kForward, ctx, listed, quant_listed_host, FOVEA_CUDA_KERNELS());
+    return choose(kForward, ctx, listed, quant_listed_host,
+                  FOVEA_CUDA_KERNELS(quant_listed_sm90_i8, quant_listed_simt));
   return choose(kForward, ctx, listed.codes, quant_forward_host,
                 FOVEA_CUDA_KERNELS(quant_forward_sm90, quant_forward_sm90_i8, quant_forward_sm80_i8,
                                    quant_forward_simt));

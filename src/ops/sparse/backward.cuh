@@ -2,8 +2,8 @@
 // The gradient over lists in f32 FMA, compiled apart (backward.inc).
 #pragma once
 #include "cuda/loop/backward_rows.cuh"
+#include "cuda/loop/list_tile.cuh"
 #include "cuda/loop/list_transpose.cuh"
-#include "ops/sparse/list_tile.cuh"
 
 namespace fovea::cuda {
 

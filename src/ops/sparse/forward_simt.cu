@@ -2,7 +2,7 @@
 // The portable kernel, for every valid x_sparse_forward, and the mass of each key (mass.cuh).
 #include "core/dtype.h"
 #include "ops/sparse/kernels.h"
-#include "ops/sparse/list_tile.cuh"
+#include "cuda/loop/list_tile.cuh"
 #include "ops/sparse/mass.cuh"
 
 namespace fovea {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // x_sparse_forward on the portable flash loop (loop/attend_simt.cuh), keys by lists
-// (list_tile.cuh): every dtype, width, stride and list.  x = score(q k' + q_value v'). A block owns
-// a tile of 16 R packed rows of one block of rows, and a split of its steps.
+// (loop/list_tile.cuh): every dtype, width, stride and list.  x = score(q k' + q_value v'). A block
+// owns a tile of 16 R packed rows of one block of rows, and a split of its steps.
 #pragma once
 #include "cuda/loop/codes.cuh"
+#include "cuda/loop/list_tile.cuh"
 #include "ops/sparse/forward.cuh"
-#include "ops/sparse/list_tile.cuh"
 
 namespace fovea::cuda {
 
@@ -16,7 +16,6 @@ struct ListSimt {
   Operand q_value;
   Partials parts;  // unused where splits == 1
   ListGrid grid;
-  int64_t* skipped;
 
   ListSimt(const SparseAttend& call, const ListGrid& grid, const Partials& parts)
       : s(call),
@@ -27,8 +26,7 @@ struct ListSimt {
                       call.attend.v_scale)),
         q_value(operand_of(call.attend.q_value, call.attend.dtype, call.attend.e)),
         parts(parts),
-        grid(grid),
-        skipped(call.skipped) {}
+        grid(grid) {}
 };
 
 template <int R>
@@ -57,49 +55,16 @@ struct ListScore : TileScores<R> {
           x, this->tiles, width,
           [&](int row, int column) { return load_four(call.q_value, s.q_value[row], column); },
           [&](int row, int column) { return values(row, column); });
-    return call.s.skip_margin == 0 || counts(x, n);
+    if (call.s.skip_margin == 0) return true;
+    const ListLogits<R> score{call.s, s, false};
+    return step_counts<R>(call.s, keys, n, call.s.skipped,
+                          [&](int r, int c) { return score(r, c, x[r][c]); });
   }
   __device__ ListLogits<R> logits(int64_t n, bool missing) const {
     return {call.s, s, keys.plain(n, missing)};
   }
   __device__ float4 values(int row, int column) const {
     return load_keys(call.v, s.keys[row].v, s.scales[1][row], column);
-  }
-
- private:
-  // False: every score of the step lies below its row's top by more than the margin.
-  __device__ __noinline__ bool counts(const float (&x)[R][4], int64_t n) const {
-    const ListLogits<R> score{call.s, s, false};
-    float most[R];
-    bool low = true, seen = false;
-#pragma unroll
-    for (int r = 0; r < R; ++r) {
-      most[r] = -INFINITY;
-      bool odd = false;
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const float y = score(r, c, x[r][c]);
-        most[r] = fmaxf(most[r], y), odd |= y != y;
-      }
-      most[r] = lanes_max<16>(most[r]);
-      seen |= most[r] > -INFINITY;
-      const float top = keys.s.top[threadIdx.x / 16 + 16 * r];
-      low &= !odd && (most[r] == -INFINITY || most[r] < top - call.s.skip_margin);
-    }
-    if (keys.of_entries(n) && __syncthreads_and(low)) {
-      const bool any = __syncthreads_or(seen);
-      if (any && call.skipped && threadIdx.x == 0)
-        atomicAdd(reinterpret_cast<unsigned long long*>(call.skipped), 1ull);
-      return false;
-    }
-    __syncwarp();  // a row's top is its own half warp's
-#pragma unroll
-    for (int r = 0; r < R; ++r) {
-      float& top = keys.s.top[threadIdx.x / 16 + 16 * r];
-      if (threadIdx.x % 16 == 0) top = fmaxf(top, most[r]);
-    }
-    __syncwarp();
-    return true;
   }
 };
 

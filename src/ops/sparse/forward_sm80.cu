@@ -8,7 +8,7 @@
 #include "cuda/loop/mma_refuses.h"
 #include "ops/sparse/forward.cuh"
 #include "ops/sparse/kernels.h"
-#include "ops/sparse/list_tile.cuh"
+#include "cuda/loop/list_tile.cuh"
 
 namespace fovea {
 namespace {

@@ -4,7 +4,7 @@
 //   A thread looks up its entry one step before the key's place.
 #pragma once
 #include "cuda/loop/attend_rows_sm80.cuh"
-#include "ops/sparse/list_tile.cuh"
+#include "cuda/loop/list_tile.cuh"
 
 namespace fovea::cuda {
 

@@ -94,7 +94,7 @@ void add_mass(Context& ctx, const SparseAttend& call, const ListGrid& grid, cons
   clear(mass.sum, slots.sum.count * sizeof(*mass.sum));
   clear(mass.odd, slots.odd.count * sizeof(*mass.odd));
   ListSimt simt(call, grid, {});
-  simt.grid.work /= grid.splits, simt.grid.splits = 1, simt.skipped = nullptr;
+  simt.grid.work /= grid.splits, simt.grid.splits = 1, simt.s.skipped = nullptr;
   if (grid.few)
     launch<mass_kernel<1>>(ctx, kOp, simt.grid.work, kStageThreads, FmaTiles<1>::bytes(), simt,
                            mass);

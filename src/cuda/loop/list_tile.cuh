@@ -283,10 +283,10 @@ struct ListKeys {
 };
 
 // The logits of a step: scale, softcap, bias; -inf where unseen.
-template <int R>
+template <int R, class Base = PackedTile<R>>
 struct ListLogits {
   const SparseAttend& call;
-  const ListTile<R>& s;
+  const ListTile<R, Base>& s;
   bool plain;
 
   __device__ float operator()(int r, int c, float product) const {
@@ -297,5 +297,42 @@ struct ListLogits {
                               s.keys[column], s.side[column], x);
   }
 };
+
+// False: every score of step n lies below its row's top by more than the margin; score(r, c).
+// skipped: counts such steps, nullptr: nobody asks.
+template <int R, class Keys, class Score>
+__device__ __noinline__ bool step_counts(const SparseAttend& call, const Keys& keys, int64_t n,
+                                         int64_t* skipped, const Score& score) {
+  float most[R];
+  bool low = true, seen = false;
+#pragma unroll
+  for (int r = 0; r < R; ++r) {
+    most[r] = -INFINITY;
+    bool odd = false;
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const float y = score(r, c);
+      most[r] = fmaxf(most[r], y), odd |= y != y;
+    }
+    most[r] = lanes_max<16>(most[r]);
+    seen |= most[r] > -INFINITY;
+    const float top = keys.s.top[threadIdx.x / 16 + 16 * r];
+    low &= !odd && (most[r] == -INFINITY || most[r] < top - call.skip_margin);
+  }
+  if (keys.of_entries(n) && __syncthreads_and(low)) {
+    const bool any = __syncthreads_or(seen);
+    if (any && skipped && threadIdx.x == 0)
+      atomicAdd(reinterpret_cast<unsigned long long*>(skipped), 1ull);
+    return false;
+  }
+  __syncwarp();  // a row's top is its own half warp's
+#pragma unroll
+  for (int r = 0; r < R; ++r) {
+    float& top = keys.s.top[threadIdx.x / 16 + 16 * r];
+    if (threadIdx.x % 16 == 0) top = fmaxf(top, most[r]);
+  }
+  __syncwarp();
+  return true;
+}
 
 }  // namespace fovea::cuda
