@@ -354,7 +354,7 @@ struct ByteConsumer90 {
       clear_ends(work, n + 1, v);
       scores(at);
       values(v, accumulate);
-      if constexpr (blocks && Keys::listed) factor.load(scales, begins(at, n));
+      if constexpr (blocks && Keys::listed) factor.load(work.key_scales(), begins(at, n));
       if (blocks) factor.take();
       if constexpr (blocks && !Keys::listed) factor.load(scales, Keys{work, max(n - 1, first)});
       sm90::wait<1>();
@@ -383,7 +383,7 @@ struct ByteConsumer90 {
       for (int c = 0; c < 4; ++c) o[j][c] = 0.f;
     if (first <= last) {
       scores(at);
-      factor.load(scales, begins(at, last));
+      factor.load(work.key_scales(), begins(at, last));
       factor.take();
       if constexpr (blocks && !Keys::listed) factor.load(scales, Keys{work, max(last - 1, first)});
       sm90::wait<0>();
