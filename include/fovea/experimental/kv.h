@@ -47,20 +47,21 @@
  *  Factors even out the standard deviations of columns and lines, in 16 passes.  Of n numbers
  *    dev(y) = sqrt(sum (y - mean)^2 / (n - 1)),  mean = (sum y) / n
  *  In f32, each step rounded, sums in order, x / c as x (1 / c); from c = 1 and l = 1 on a pass is
- *    c = within(c within(dev(x / l) / c, 0.001, 1000)) for all columns, then l, by dev(x / c)
- *    within(s) = within(s, 0.7408182, 22026.465)
- *    spread    = largest / smallest dev(x / l) / c, plus largest / smallest dev(x / c) / l;
- *                a smallest one is at least 1e-8
- *  factor is f16(c) of the least spread among the start and the passes, of equals the last; 1 where
- *  the start has NaN.
+ *    c = clip(c clip(dev(x / l) / c, 0.001, 1000), 0.7408182, 22026.465) for all columns, and then
+ *    l = the same of lines, by dev(x / c)
+ *  factor is f16(c) of the start or the pass with the least spread, of equals the last; 1 where the
+ *  start's is NaN.  The spread is the largest dev(x / l) / c over the smallest, plus the same of
+ *  dev(x / c) / l.  A smallest one counts as 1e-8 at least.
  *  The first `firsts` tokens, a multiple of group, are in k_first and v_first.  Later tokens are in
  *  the tails, at most `residual` of keys and of values: token j in slot j - counter[1].
  *
  *  Keys are stored as they are given.  Rotate them before, or let decode do so by cos and sin.
+ *  TurboQuant and KVarN want q, k and v turned by an orthogonal matrix, and o turned back.
  *
  *  counter[row] is, on the device:
  *    0  length: tokens of the sequence
- *    1  keys that are not in a tail: in formats 0 and 3 a multiple of group, else the length
+ *    1  keys that are not in a tail: in formats 0 and 3 a multiple of group, or all that are first
+ *       tokens; else the length
  *    2  values that are not: in format 0 at most as many, else as many
  *    3  not read, not written
  *  A row begins with zeros.  To shorten a sequence, lower all three to the new length where they
