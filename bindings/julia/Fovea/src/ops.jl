@@ -7703,7 +7703,7 @@ rows or fewer of a sequence CUDA reads the codes as they are:
         format 0       no cos; rows of all tensors contiguous and 16-byte aligned, those of v_scale
                        and v_zero to their size
         formats 1, 2   cos and sin of all columns, not interleaved; rows of codes contiguous and
-                       aligned to 4 * bits bytes (3 bits: 4); entries of a token's outliers contiguous
+                       aligned to 4 * bits bytes (3 bits: 4); outliers of a token contiguous
 
 The host does in format 0 for groups to 128, without cos.  Otherwise keys and values are formed
 in the workspace for `attention_forward`: d + e numbers a key head of each token that a sequence
