@@ -305,11 +305,12 @@ __device__ __noinline__ bool step_counts(const SparseAttend& call, const Keys& k
                                          int64_t* skipped, const Score& score) {
   float most[R];
   bool low = true, seen = false;
-#pragma unroll
+  // Scores lie in local memory here: one after the other is less to compile.
+#pragma unroll 1
   for (int r = 0; r < R; ++r) {
     most[r] = -INFINITY;
     bool odd = false;
-#pragma unroll
+#pragma unroll 1
     for (int c = 0; c < 4; ++c) {
       const float y = score(r, c);
       most[r] = fmaxf(most[r], y), odd |= y != y;
