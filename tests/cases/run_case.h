@@ -11,9 +11,10 @@
 
 namespace cases {
 
+// The number of a word of a family's own; 0 without the word, even where an extent is called so.
 inline int64_t letter(const TableCall& made, const char* name) {
-  const auto found = made.letters.find(name);
-  return found == made.letters.end() ? 0 : found->second;
+  const auto found = made.named.find(name);
+  return found == made.named.end() ? 0 : found->second;
 }
 
 // Extents that follow from the words; `every` is snapshot_every.

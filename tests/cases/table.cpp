@@ -80,7 +80,7 @@ TableCall::TableCall(const char* op, const std::string& words, uint64_t seed)
     } else if (f) {
       set_number(call, *f, word.substr(at + 1));
     } else {
-      letters[name] = std::stoll(word.substr(at + 1));
+      letters[name] = named[name] = std::stoll(word.substr(at + 1));
     }
   }
   letters["r"] = letters["key_b"] = letters["rows"] = letters["b"];

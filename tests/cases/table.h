@@ -88,6 +88,7 @@ class TableCall {
 
   harness::Call call;
   Letters letters;
+  Letters named;  // of letters, what words gave: small extents and what follows are not in it
   harness::Lay lay = harness::Lay::contiguous;
 
  private:

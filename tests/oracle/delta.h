@@ -119,7 +119,7 @@ class Delta {
     const auto run = run_[i];
     DeltaTokens<Real> x;
     x.n = run.count, x.d = d_, x.e = e_, x.outs = heads_out_ / heads_, x.low = low_a.given;
-    x.dtype = q.dtype, x.scale = static_cast<Real>(scale_);
+    x.erase = erase.given, x.dtype = q.dtype, x.scale = static_cast<Real>(scale_);
     x.q.resize(x.outs * x.n * d_), x.k.resize(x.n * d_), x.decay.assign(x.n * d_, 1);
     x.p = x.a = x.b = x.k, x.v.resize(x.n * e_), x.beta.resize(x.n);
     for (int64_t t = 0; t < x.n; ++t) {

@@ -7,8 +7,8 @@
 //   O = scale ((q P) H + tril(q b D) U + tril(q k D) V),  H <- decay . H + (b S)' U + (k S)' V
 // Decays are running products of the rows that they cover.  Between sub-chunks of 16 rows D is the
 // product of three factors, of which the operands take two.  With q of 16 bits everything is
-// rounded that a tensor core multiplies: scaled operands, C x C matrices, T, U, dY and copies of H
-// and W.  Inside a sub-chunk D stays apart, in float32.
+// rounded that a tensor core multiplies: scaled operands, C x C matrices, T beta, U, dY and copies
+// of H and W.  Inside a sub-chunk D stays apart, in float32.
 #pragma once
 #include "oracle/delta_tokens.h"
 #include "oracle/dtype.h"
@@ -73,10 +73,10 @@ class DeltaChunk {
     return y;
   }
 
-  // What multiplies rows (t, s) of two operands: left_t of block and t, right_s of block and s;
-  // inside the block left is the whole of D.
-  template <class Pair>
-  void pairs(bool excluded, Pair pair) const {
+  // D of the pairs (t, s) of the chunk, for each t from late s on: near(t, s, D) of those inside a
+  // block, then far(t, left, right) of all s before it, where right has a row for each s.
+  template <class Near, class Far>
+  void pairs(bool excluded, Near near, Far far) const {
     for (int64_t base = 0; base < n; base += kDeltaBlock) {
       const int64_t end = std::min(n, base + kDeltaBlock);
       Floats right(base * d, 1);
@@ -84,49 +84,63 @@ class DeltaChunk {
         for (int64_t c = 0; c < d; ++c)
           right[s * d + c] = right[(s + 1) * d + c] * decay_[(s + 1) * d + c];
       for (int64_t t = base; t < end; ++t) {
-        const int64_t last = excluded ? t - 1 : t;
         Floats w(d, 1);
-        for (int64_t s = last; s >= base; --s) {
-          pair(t, s, w.data(), static_cast<const float*>(nullptr));
+        for (int64_t s = excluded ? t - 1 : t; s >= base; --s) {
+          near(t, s, w.data());
           for (int64_t c = 0; c < d; ++c) w[c] *= decay_[s * d + c];
         }
-        for (int64_t s = std::min(last, base - 1); s >= 0; --s)
-          pair(t, s, w.data(), right.data() + s * d);
+        far(t, w, right);
       }
     }
   }
+  // Rows of x from `row` on as an operand: as many as `by` has.
+  Floats scaled_rows(const Floats& x, const Floats& by, int64_t row = 0) const {
+    const auto from = x.begin() + row * d;
+    return scaled(Floats(from, from + static_cast<int64_t>(by.size())), by);
+  }
   // sum_c x_t y_s D_ts, or D'_ts; 0 above the diagonal, and on it without `diagonal`.
   Floats matrix(const Floats& x, const Floats& y, bool excluded, bool diagonal) const {
-    Floats made(n * n);
-    pairs(excluded, [&](int64_t t, int64_t s, const float* left, const float* right) {
+    Floats made(n * n), far;
+    const auto inside = [&](int64_t t, int64_t s, const float* decay) {
       if (s == t && !diagonal) return;
       float sum = 0;
-      for (int64_t c = 0; c < d; ++c) {
-        const float a = x[t * d + c], b = y[s * d + c];
-        sum += right ? rounded(decayed(left[c], a)) * rounded(decayed(right[c], b))
-                     : decayed(left[c], a * b);
-      }
+      for (int64_t c = 0; c < d; ++c) sum += decayed(decay[c], x[t * d + c] * y[s * d + c]);
       made[t * n + s] = sum;
+    };
+    pairs(excluded, inside, [&](int64_t t, const Floats& left, const Floats& right) {
+      if (far.size() != right.size()) far = scaled_rows(y, right);
+      const Floats own = scaled_rows(x, left, t);
+      for (int64_t at = 0; at < static_cast<int64_t>(far.size()); ++at)
+        made[t * n + at / d] += own[at % d] * far[at];
     });
     return made;
   }
   // to_t += sum_s m_ts D_ts y_s
   void add_rows(Floats& to, const Floats& m, const Floats& y, bool excluded) const {
-    pairs(excluded, [&](int64_t t, int64_t s, const float* left, const float* right) {
-      const float by = right ? rounded(m[t * n + s]) : m[t * n + s];
-      for (int64_t c = 0; c < d; ++c) {
-        const float b = y[s * d + c];
-        to[t * d + c] += decayed(left[c], by * (right ? rounded(decayed(right[c], b)) : b));
+    Floats far;
+    const auto inside = [&](int64_t t, int64_t s, const float* decay) {
+      for (int64_t c = 0; c < d; ++c)
+        to[t * d + c] += decayed(decay[c], m[t * n + s] * y[s * d + c]);
+    };
+    pairs(excluded, inside, [&](int64_t t, const Floats& left, const Floats& right) {
+      if (far.size() != right.size()) far = scaled_rows(y, right);
+      for (int64_t s = static_cast<int64_t>(far.size()) / d - 1; s >= 0; --s) {
+        const float by = rounded(m[t * n + s]);
+        for (int64_t c = 0; c < d; ++c) to[t * d + c] += decayed(left[c], by * far[s * d + c]);
       }
     });
   }
   // to_s += sum_t m_ts D_ts x_t
   void add_columns(Floats& to, const Floats& m, const Floats& x, bool excluded) const {
-    pairs(excluded, [&](int64_t t, int64_t s, const float* left, const float* right) {
-      const float by = right ? rounded(m[t * n + s]) : m[t * n + s];
-      for (int64_t c = 0; c < d; ++c) {
-        const float a = decayed(left[c], x[t * d + c]);
-        to[s * d + c] += right ? decayed(right[c], by * rounded(a)) : by * a;
+    const auto inside = [&](int64_t t, int64_t s, const float* decay) {
+      for (int64_t c = 0; c < d; ++c)
+        to[s * d + c] += m[t * n + s] * decayed(decay[c], x[t * d + c]);
+    };
+    pairs(excluded, inside, [&](int64_t t, const Floats& left, const Floats& right) {
+      const Floats own = scaled_rows(x, left, t);
+      for (int64_t s = static_cast<int64_t>(right.size()) / d - 1; s >= 0; --s) {
+        const float by = rounded(m[t * n + s]);
+        for (int64_t c = 0; c < d; ++c) to[s * d + c] += decayed(right[s * d + c], by * own[c]);
       }
     });
   }
@@ -183,13 +197,20 @@ struct DeltaWork {
       p = c.rows(x.p, c.d);
       for (int64_t i = 0; i < c.n * c.e; ++i) y[i] = x.beta[first + i / c.e] * v[i];
       add_product(y, -1, c.scaled(p, c.upto), false, copy, c.d);
-      inverse = c.rounded(c.inverse(c.matrix(p, k, false, false), 1));
+      inverse = c.inverse(c.matrix(p, k, false, false), 1);
+      for (int64_t i = 0; i < c.n * c.n; ++i) {
+        const float by = beta_of(first + i % c.n);
+        inverse[i] = c.rounded(inverse[i] * by) / by;
+      }
     }
     u.resize(c.n * c.e);
     add_product(u, 1, inverse, false, c.rounded(y), c.n);
     u = c.rounded(u);
   }
 
+  // Column s of T is rounded times this: U = (T beta) (V - (k P) H).  A beta that stays for all
+  // tokens has one rounding for all of them, on the diagonal.
+  float beta_of(int64_t s) const { return x.erase || x.beta[s] == 0 ? 1 : x.beta[s]; }
   // Scores of an output head with what is written into the state, and with k of a low rank.
   Floats scores(const Floats& q, const Floats& y) const {
     return c.rounded(c.matrix(q, y, false, true));

@@ -18,8 +18,8 @@ namespace oracle {
 template <class Real>
 struct DeltaTokens {
   int64_t n = 0, d = 0, e = 0, outs = 1;
-  bool low = false;
-  int dtype = 0;  // of q
+  bool low = false, erase = false;  // erase: p is given, not beta k
+  int dtype = 0;                    // of q
   Real scale = 1;
   std::vector<Real> q, k, v, p, a, b, beta, decay, dout;
   std::vector<Real> h0, dlast;  // (d, e)
