@@ -3124,11 +3124,12 @@ c_struct! {
     /// Bits: the same every run on one device; place, neighbours and size of the batch may change them.
     /// Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and on CUDA.  With 16
     /// rows or fewer of a sequence CUDA reads the codes as they are:
-    ///   sm_80 and later  d and e both 64 or both 128; group 32, no sink_keys; channels of k_code one run
+    ///   sm_80 and later  d and e both 64 or both 128; group 32, no sink_keys; channels of k_code
+    ///                    side by side
     ///     format 0       no cos; rows of all tensors contiguous and 16-byte aligned, those of v_scale
     ///                    and v_zero to their size
     ///     formats 1, 2   cos and sin of all columns, not interleaved; rows of codes contiguous and
-    ///                    aligned to 4 * bits bytes (3 bits: 4); entries of a token's outliers contiguous
+    ///                    aligned to 4 * bits bytes (3 bits: 4); outliers of a token contiguous
     /// The host does in format 0 for groups to 128, without cos.  Otherwise keys and values are formed
     /// in the workspace for attention_forward: d + e numbers a key head of each token that a sequence
     /// may have.
