@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The choice among the sm_80 instances of x_quant_backward.
 #include <algorithm>
+#include <initializer_list>
 #include <vector>
 
 #include "core/dtype.h"
@@ -41,9 +42,10 @@ Text refuses(const Context& ctx, const QuantBackward& b) {
   if (Text why = refuse_width("e", a.e, 8, 128); !why.empty()) return why;
   if (!a.h || !a.g || !a.s || !a.t || !q.count) return "there are no rows, keys or heads";
   const int64_t rows[3] = {a.b, a.s, a.h}, keys[3] = {q.key_start ? 1 : q.count, a.t, a.g};
-  for (const View<4>* x : {&call.dout, &call.dq})
+  using Views = std::initializer_list<const View<4>*>;
+  for (const View<4>* x : Views{&call.dout, &call.dq})
     if (*x && !in_pieces(*x, rows, 8)) return reason_rows(x == &call.dq ? "dq" : "dout");
-  for (const View<4>* x : {&a.v, &call.dk, &call.dv})
+  for (const View<4>* x : Views{&a.v, &call.dk, &call.dv})
     if (*x && !in_pieces(*x, keys, 8))
       return reason_rows(x == &a.v ? "v" : x == &call.dk ? "dk" : "dv");
   if (q.key_max > kIndexMax || q.query_max > kIndexMax)
