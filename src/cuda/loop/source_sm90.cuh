@@ -121,13 +121,13 @@ struct SpannedTiles {
   int base;
 
   template <class Mask>
-  __device__ static KeyTiles tiles(const auto& a, const RowTile& tile, int width) {
+  __device__ static KeyTiles tiles(const TiledAttend& a, const RowTile& tile, int width) {
     const TileSpan span = span_of(a.lists, tile);
     const int base = base_of(tile, width);
     return {0, base + span.begin, base + span.end};
   }
   template <class Mask>
-  __device__ void start(const auto& a, const RowTile& tile, int width, Mask& mask) {
+  __device__ void start(const TiledAttend& a, const RowTile& tile, int width, Mask& mask) {
     const TileSpan span = span_of(a.lists, tile);
     base = base_of(tile, width);
     place = places_of(a.lists, tile);
@@ -186,13 +186,13 @@ struct SpannedBlocks : private SpannedTiles {
   int size, each, shift;  // places of the span; of a step; a block is 1 << shift keys
 
   template <class Mask>
-  __device__ static KeyTiles tiles(const auto& a, const RowTile& tile, int width) {
+  __device__ static KeyTiles tiles(const TiledAttend& a, const RowTile& tile, int width) {
     const TileSpan span = span_of(a.lists, tile);
     const int base = base_of(tile, width), each = width / a.lists.width;
     return {0, base, base + (span.end - span.begin + each - 1) / each};
   }
   template <class Mask>
-  __device__ void start(const auto& a, const RowTile& tile, int width, Mask& mask) {
+  __device__ void start(const TiledAttend& a, const RowTile& tile, int width, Mask& mask) {
     const TileSpan span = span_of(a.lists, tile);
     base = base_of(tile, width);
     place = places_of(a.lists, tile) + span.begin;
