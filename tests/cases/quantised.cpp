@@ -113,11 +113,11 @@ Table gradient_table() {
 // Every row of quantised/backward.inc for tensor cores, lengths off its tiles.
 void add_tensor_cores(Table& all) {
   const auto add = [&](const std::string& words, const std::string& part, const char* width) {
-    const std::string of = " q:" + part.substr(0, part.find('.')),
+    const std::string type = part.substr(0, part.find('.')), of = " q:" + type + " o:" + type,
                       quantise = "quant_quantize.cuda." +
                                  (part.find(".d") < part.size() ? "tile." + part : "any." + part);
     const std::string kernel =
-        quantise + "+" + quantise + "+x_quant_backward.cuda.sm80." + of.substr(3) + ".d" + width;
+        quantise + "+" + quantise + "+x_quant_backward.cuda.sm80." + type + ".d" + width;
     all.kernel("tensor_cores", {words + of}, kernel.c_str());
   };
   for (const std::string type : {"f16", "bf16"}) {

@@ -50,8 +50,10 @@ struct Room {
   static constexpr int kKeyRow = kTokens * 2 + 16, kValueRow = Width * 2 + 16;
   static constexpr int kKeys = Width * kKeyRow, kValues = kTokens * kValueRow;
   static constexpr int kTile = kKeys > kValues ? kKeys : kValues;
-  // A tile is lost where the tables are aligned.
-  static constexpr int bytes(int warps) { return 2 * kTable + (warps + 1) * kTile; }
+  // Where the tables are aligned, a tile is lost; what lies before them is less than a table.
+  static constexpr int bytes(int warps) {
+    return 2 * kTable + (kTable > (warps + 1) * kTile ? kTable : (warps + 1) * kTile);
+  }
 
   // Bytes from the beginning of shared memory, which is at `base`.
   static __device__ uint32_t tables(uint32_t base) { return -base & (kTable - 1); }
