@@ -376,9 +376,10 @@ struct ByteConsumer90 {
       clear_ends(work, n + 1, v);
       scores(at);
       values(v, accumulate);
-      if constexpr (blocks && Keys::listed) factor.load(work.key_scales(), begins(at, n));
-      if (blocks) factor.take();
-      if constexpr (blocks && !Keys::listed) factor.load(scales, Keys{work, max(n - 1, first)});
+      if constexpr (blocks && Keys::listed)
+        factor.load(work.key_scales(), begins(at, n)), factor.take();
+      else if constexpr (blocks)
+        factor.take(), factor.load(scales, Keys{work, max(n - 1, first)});
       sm90::wait<1>();
       sm90::pin(x.products()[0]);
       shared.key_pipe().release(at);
@@ -405,8 +406,7 @@ struct ByteConsumer90 {
       for (int c = 0; c < 4; ++c) o[j][c] = 0.f;
     if (first <= last) {
       scores(at);
-      factor.load(work.key_scales(), begins(at, last));
-      factor.take();
+      factor.load(work.key_scales(), begins(at, last)), factor.take();
       if constexpr (blocks && !Keys::listed) factor.load(scales, Keys{work, max(last - 1, first)});
       sm90::wait<0>();
       sm90::pin(x.products()[0]);
@@ -417,8 +417,7 @@ struct ByteConsumer90 {
       sm90::pack_codes(p, x.x[0]);
       if constexpr (!Keys::listed) clear_last(work, last, first < last);
       bool accumulate = false;
-      for (int n = last - 1;;) {
-        accumulate = false;
+      for (int n = last - 1;; accumulate = false) {
         const int stop = max(first, n - Run + 1);
 #pragma unroll 1
         for (; n >= stop; --n, accumulate = true) step(n, accumulate);
