@@ -336,7 +336,6 @@ struct ByteConsumer90 {
     uint32_t p[BN / 32][4];
     float behind[2] = {1.f, 1.f};  // what the sums in shared memory are to be multiplied with
     bool kept = false;             // there are any
-
     constexpr bool blocks = Source::Steps::blocks;
     ScoreFactors<blocks ? BN / 64 : 1> factor;
     factor.row = work.row_factor(group, row + threadIdx.x % 32 / 4);
