@@ -188,14 +188,16 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
           s.q_scale[m] = !there                ? 0.f
                          : call.q_axis.micro() ? 1.f
                                                : call.q_scales(rows.seq, rows.r, row.h)(row.i, 0);
-          s.shift[m] = there && call.shifts() ? call.mean_dot(rows.seq, rows.r, row.h, row.i) : 0.f;
+          s.shift[m] = there && rows.seq.keys && call.shifts()
+                           ? call.mean_dot(rows.seq, rows.r, row.h, row.i)
+                           : 0.f;
           s.delta[m] =
               there && call.delta ? call.delta_of(rows.seq, rows.r, row.h, row.i) : nullptr;
         }))
       continue;
     const auto place = [&](int n, int64_t j) {
       KeyInfo key = key_info(a, rows.seq, rows.g, j);
-      if (key.k >= 0) key.v = call.value_at(rows.seq, rows.r, rows.g, j);
+      if (key.k >= 0) key.v = call.value_at(rows.seq, call.place(rows.seq, j), rows.r, rows.g);
       s.keys[n] = key;
       s.k_scale[n] = key.k < 0             ? 0.f
                      : call.k_axis.micro() ? 1.f
