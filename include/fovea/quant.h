@@ -306,9 +306,9 @@ typedef struct fovea_quant_forward_params {
                                  pages * page */
   fovea_tensor page_table;  /**< [in, optional] (rows, pages) i32: pool page of each logical page;
                                  -1: absent, its keys are not seen */
-  fovea_tensor cache_row;   /**< [in, optional] (r) i32: row of page_table, or of k and what goes
-                                 with it, that a sequence reads; -1 or past the last: no keys;
-                                 absent: its own number */
+  fovea_tensor cache_row;   /**< [in, optional] (r) i32: row of page_table, or of k and v, that a
+                                 sequence reads; -1 or past the last: no keys; absent: its own
+                                 number */
   fovea_tensor sink_logit;  /**< [in, optional] (h) f32: a learned term of the denominator: not
                                  scaled or capped */
   fovea_tensor k_mean;      /**< [in, optional] (rows, g, means, wide) or paged (pool, g, means,

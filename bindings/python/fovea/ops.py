@@ -1176,8 +1176,8 @@ def quant_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, o=None, lse=Non
       key_len: (r) i32: keys in use, at most t, packed extent or pages * page
       page_table: (rows, pages) i32: pool page of each logical page; -1: absent, its keys are not
           seen
-      cache_row: (r) i32: row of page_table, or of k and what goes with it, that a sequence reads;
-          -1 or past the last: no keys; absent: its own number
+      cache_row: (r) i32: row of page_table, or of k and v, that a sequence reads; -1 or past the
+          last: no keys; absent: its own number
       sink_logit: (h) f32: a learned term of the denominator: not scaled or capped
       k_mean: (rows, g, means, wide) or paged (pool, g, means, wide) f32: what k stands for less
           than; means = 1, packed r

@@ -936,7 +936,7 @@ Sizes are Julia's, fastest first.
 - `query_len`: (r) i32: rows in use, at most s or the packed extent
 - `key_len`: (r) i32: keys in use, at most t, packed extent or pages \\* page
 - `page_table`: (pages, rows) i32: pool page of each logical page; -1: absent, its keys are not seen
-- `cache_row`: (r) i32: row of `page_table`, or of k and what goes with it, that a sequence reads; -1 or past the last: no keys; absent: its own number
+- `cache_row`: (r) i32: row of `page_table`, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number
 - `sink_logit`: (h) f32: a learned term of the denominator: not scaled or capped
 - `k_mean`: (wide, means, g, rows) or paged (wide, means, g, pool) f32: what k stands for less than; means = 1, packed r
 - `q_plain`: (wide, h, s, b) f32 f16 bf16: rows that q's codes stand for, in `k_mean`'s columns; not with `page_table`

@@ -877,7 +877,7 @@ c_struct! {
     query_len: fovea_tensor = 1064, "`(r)` i32: rows in use, at most s or the packed extent";
     key_len: fovea_tensor = 1160, "`(r)` i32: keys in use, at most t, packed extent or pages * page";
     page_table: fovea_tensor = 1256, "`(rows, pages)` i32: pool page of each logical page; -1: absent, its keys are not seen";
-    cache_row: fovea_tensor = 1352, "`(r)` i32: row of page_table, or of k and what goes with it, that a sequence reads; -1 or past the last: no keys; absent: its own number";
+    cache_row: fovea_tensor = 1352, "`(r)` i32: row of page_table, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number";
     sink_logit: fovea_tensor = 1448, "`(h)` f32: a learned term of the denominator: not scaled or capped";
     k_mean: fovea_tensor = 1544, "`(rows, g, means, wide) or paged (pool, g, means, wide)` f32: what k stands for less than; means = 1, packed r";
     q_plain: fovea_tensor = 1640, "`(b, s, h, wide)` f32 f16 bf16: rows that q's codes stand for, in k_mean's columns; not with page_table";

@@ -491,7 +491,7 @@ op! {
         query_len set_query_len: in, "`(r)` i32: rows in use, at most s or the packed extent";
         key_len set_key_len: in, "`(r)` i32: keys in use, at most t, packed extent or pages * page";
         page_table set_page_table: in, "`(rows, pages)` i32: pool page of each logical page; -1: absent, its keys are not seen";
-        cache_row set_cache_row: in, "`(r)` i32: row of page_table, or of k and what goes with it, that a sequence reads; -1 or past the last: no keys; absent: its own number";
+        cache_row set_cache_row: in, "`(r)` i32: row of page_table, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number";
         sink_logit set_sink_logit: in, "`(h)` f32: a learned term of the denominator: not scaled or capped";
         k_mean set_k_mean: in, "`(rows, g, means, wide) or paged (pool, g, means, wide)` f32: what k stands for less than; means = 1, packed r";
         q_plain set_q_plain: in, "`(b, s, h, wide)` f32 f16 bf16: rows that q's codes stand for, in k_mean's columns; not with page_table";
