@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernel of last resort: takes every valid quant_forward.
-#include "core/reasons.h"
 #include "cuda/loop/attend_simt.cuh"
 #include "ops/quant/forward.cuh"
 
@@ -9,7 +8,6 @@ namespace cuda {
 namespace {
 
 Text offer(const Context&, const QuantAttend& a, Plan& plan) {
-  if (a.paged()) return reason_given("page_table");
   plan.launch = [=](Context& ctx, void*) {
     with_chunks<2>(a.attend.e, [&]<int Chunks> { quant_simt<Chunks>(ctx, a); });
   };

@@ -4,7 +4,8 @@
 //   x = scale (q_scale k_scale q k' + delta) + row constant
 //   o = rounded(p) v summed over the key tiles, last to first;  o v_scale / (lift l),  lse = m + ln
 //   l
-// Sums are in f32 whatever `accumulate` says.
+// Sums are in f32 whatever `accumulate` says.  Keys of pages have the scales of their page, and its
+// means are added to their numbers:  k' = k_scale k + k_mean,  v' = v_scale v + v_mean.
 // FlashAttention-3 (2407.08608), SageAttention (2410.02367, 2411.10958, 2505.11594).
 #pragma once
 #include "core/convert.h"
@@ -16,8 +17,16 @@ namespace fovea::cuda {
 
 constexpr int64_t kAbsent = -1;  // in place of an offset
 
+// What goes with a key that there is: its rows of scales and its number there, its means on a page.
+struct CodeKey {
+  const void *k_scales, *v_scales;
+  const float *k_mean, *v_mean;
+  int64_t number;
+};
+
 template <int R>
 struct QuantShared : PackedTile<R> {
+  CodeKey codes[kStageTile];
   float q_scale[16 * R], k_scale[kStageTile];  // 1 with micro scales
   float shift[16 * R];                         // <q_i, k_mean>
   const float* delta[16 * R];                  // of key 0
@@ -51,6 +60,14 @@ __device__ inline float4 load_scaled(const CodeRow& row, const ScaleRow& scales,
   return x;
 }
 
+// x and a mean in columns from `column` on, as far as there are any.
+__device__ inline float4 add_mean(float4 x, const float* mean, int64_t stride, int column,
+                                  int width) {
+  const auto at = [&](int c) { return c < width ? mean[c * stride] : 0.f; };
+  x.x += at(column), x.y += at(column + 1), x.z += at(column + 2), x.w += at(column + 3);
+  return x;
+}
+
 // Score: products of codes by the scales of row and key.
 template <int R>
 struct CodeScore : TileScores<R> {
@@ -61,8 +78,6 @@ struct CodeScore : TileScores<R> {
   int64_t v_stride = call.value_stride();
   int width = static_cast<int>(call.attend.e);
   const PackGqaRows& piece = s.piece;
-  ScaleRow k_scales = call.k_scales(piece.seq, piece.r, piece.g);
-  ScaleRow v_scales = call.v_scales(piece.seq, piece.r, piece.g);
 
   __device__ bool products(float (&x)[R][4], int64_t) const {
     const View<4>&q = call.attend.q, &k = call.attend.k;
@@ -77,10 +92,17 @@ struct CodeScore : TileScores<R> {
         },
         [&](int row, int column) {
           const CodeRow codes{k.data, s.keys[row].k, k.stride[3], call.kind};
-          if (!call.k_axis.micro()) return load_codes(codes, column, d);
-          return load_scaled(codes, k_scales, s.keys[row].j, column, d);
+          if (!scales_keys(call)) return load_codes(codes, column, d);
+          const CodeKey& key = s.codes[row];
+          const float4 x = load_scaled(codes, {call.k_axis, key.k_scales}, key.number, column, d);
+          if (codes.at == kAbsent || !call.k_mean_of_keys()) return x;
+          return add_mean(x, key.k_mean, call.k_mean.stride[3], column, d);
         });
     return true;
+  }
+  // Keys are multiplied with their scales before they meet the rows.
+  __device__ static bool scales_keys(const QuantAttend& call) {
+    return call.k_axis.micro() || call.k_mean_of_keys();
   }
   __device__ auto logits(int64_t j0, bool missing) const {
     const PairLogits<R> pairs(call.attend, s, item, j0, missing);
@@ -96,16 +118,17 @@ struct CodeScore : TileScores<R> {
     // A packed offset counts halves of bytes and so does its stride.
     if (call.v_kind == ValueKind::e4m3 && call.v_scale_last())
       return load_codes({v.data, key.v, v_stride, ValueKind::e4m3}, column, width);
-    return any_values(key, column);
+    return any_values(key.v, s.codes[row], column);
   }
-  __device__ float4 any_values(const KeyInfo& key, int column) const {
+  __device__ float4 any_values(int64_t at, const CodeKey& key, int column) const {
     float out[4];
 #pragma unroll 1
     for (int i = 0; i < 4; ++i) {
       out[i] = 0;
-      if (key.v == kAbsent || column + i >= width) continue;
-      out[i] = code_value(call.v_kind, v.data, key.v + (column + i) * v_stride) *
-               call.value_scale(v_scales, key.j, column + i);
+      if (at == kAbsent || column + i >= width) continue;
+      out[i] = code_value(call.v_kind, v.data, at + (column + i) * v_stride) *
+               call.value_scale({call.v_axis, key.v_scales}, key.number, column + i);
+      if (call.v_mean_of_keys()) out[i] += key.v_mean[(column + i) * call.v_mean.stride[3]];
     }
     return {out[0], out[1], out[2], out[3]};
   }
@@ -147,7 +170,7 @@ struct CodeEpilogue : PackedEpilogue<R> {
     const PackGqaRows& rows = this->s.piece;
     const float to = factor(m, end);
     const bool none = to == 0;
-    if (!none && !call.v_scale_last() && !call.v_mean) return;
+    if (!none && !call.v_scale_last() && !call.v_mean_last()) return;
     const ScaleRow scales = call.v_scales(rows.seq, rows.r, rows.g);
     const float sink = this->sink(m);
     const float share = sink == -INFINITY ? 1.f : (end.sum - expf(sink - end.top)) / end.sum;
@@ -163,7 +186,7 @@ struct CodeEpilogue : PackedEpilogue<R> {
           continue;
         }
         if (call.v_scale_last()) x *= scales(0, column);
-        if (call.v_mean)
+        if (call.v_mean_last())
           x +=
               share / to * call.v_mean_of(rows.seq, rows.r, rows.g)[column * call.v_mean.stride[3]];
       }
@@ -197,11 +220,17 @@ __global__ void __launch_bounds__(kStageThreads, Chunks <= 2 ? 2 : 1)
       continue;
     const auto place = [&](int n, int64_t j) {
       KeyInfo key = key_info(a, rows.seq, rows.g, j);
-      if (key.k >= 0) key.v = call.value_at(rows.seq, call.place(rows.seq, j), rows.r, rows.g);
-      s.keys[n] = key;
-      s.k_scale[n] = key.k < 0             ? 0.f
-                     : call.k_axis.micro() ? 1.f
-                                           : call.k_scales(rows.seq, rows.r, rows.g)(j, 0);
+      float scale = 0;
+      if (key.k >= 0) {
+        const CodePlace at = call.place(rows.seq, j);
+        key.v = call.value_at(rows.seq, at, rows.r, rows.g);
+        const ScaleRow k_scales = call.k_scales(at, rows.r, rows.g);
+        s.codes[n] = {k_scales.first, call.v_scales(at, rows.r, rows.g).first,
+                      call.k_mean_of_keys() ? call.k_mean.at(at.row, rows.g) : nullptr,
+                      call.v_mean_of_keys() ? call.v_mean.at(at.row, rows.g) : nullptr, at.number};
+        scale = CodeScore<R>::scales_keys(call) ? 1.f : k_scales(at.number, 0);
+      }
+      s.keys[n] = key, s.k_scale[n] = scale;
       return key.k < 0;
     };
     const WindowKeys keys(a, rows, item, 1, place, true);
