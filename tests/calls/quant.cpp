@@ -37,6 +37,8 @@ const Calls kCalls = {
     {"quant_quantize", "large", "code code_t", "s=256 padded=256 n=1"},
     {"quant_forward", "lists", "v_t lse index index_count query_start key_start",
      "b=1 r=2 n=3 padded=256 block_rows=2 block_keys=64"},
+    {"quant_forward", "paged", "v_t k_scale v_scale k_mean v_mean lse key_len page_table cache_row",
+     "rows=3"},
     {"quant_forward", "large", "v lse", "s=64 t=128"},
 };
 

@@ -38,6 +38,7 @@ std::string name_of(const QuantForwardCase& c) {
   if (c.entry_keys) name += number("_entry", c.entry_keys);
   if (c.margin > 0) name += number("_margin", static_cast<int64_t>(10 * c.margin));
   if (c.where != Where::batched) name += std::string("_") + kWhereNames[static_cast<int>(c.where)];
+  if (c.page) name += std::to_string(c.page) + (c.packed ? "_packed" : "");
   if (c.lay != Lay::contiguous)
     name += std::string("_") + harness::kLayNames[static_cast<int>(c.lay)];
   return name + (c.note.empty() ? "" : "_" + c.note);
@@ -90,6 +91,12 @@ class QuantForwardBuild {
       b_ = key_b_ = 1;
       p_->query_max = c_.s, p_->key_max = c_.t;
     }
+    if (c_.where == Where::paged) pages(call);
+    if (c_.where == Where::cache_row) {
+      key_b_ = c_.b + 1;
+      call.fill_list(call.add("cache_row", p_->cache_row, Role::in, FOVEA_I32, {c_.b}),
+                     rows_of(key_b_));
+    }
     if (c_.where != Where::lengths) return;
     const auto shorter = [](int64_t full) {
       return [full](const int64_t* i) {
@@ -98,6 +105,36 @@ class QuantForwardBuild {
     };
     call.fill(call.add("query_len", p_->query_len, Role::in, FOVEA_I32, {c_.b}), shorter(s_));
     call.fill(call.add("key_len", p_->key_len, Role::in, FOVEA_I32, {c_.b}), shorter(t_));
+  }
+
+  // The rows that sequences read: the last first, two sequences one row, one sequence none.
+  std::vector<double> rows_of(int64_t rows) const {
+    std::vector<double> row;
+    for (int64_t r = 0; r < c_.b; ++r)
+      row.push_back(r == 3 ? -1 : static_cast<double>(rows - 1 - r / 2));
+    return row;
+  }
+  // Tables in any order: of a pool with more pages than there are keys, some of them shared by two
+  // rows, one absent.  Lengths end within pages.
+  void pages(Call& call) {
+    const int64_t pages = (c_.t + c_.page - 1) / c_.page, rows = c_.b + 1;
+    key_b_ = rows * pages + 2, t_ = c_.page;
+    call.fill(call.add("page_table", p_->page_table, Role::in, FOVEA_I32, {rows, pages}),
+              [&](const int64_t* i) {
+                if (i[0] == rows - 1 && i[1] == pages / 2 && pages > 1) return -1.0;
+                const int64_t row = i[1] == 0 ? rows - 1 : i[0];
+                return static_cast<double>((row * pages + i[1]) * 5 % (rows * pages));
+              });
+    call.fill_list(call.add("cache_row", p_->cache_row, Role::in, FOVEA_I32, {c_.b}),
+                   rows_of(rows));
+    call.fill(call.add("key_len", p_->key_len, Role::in, FOVEA_I32, {c_.b}),
+              [&](const int64_t* i) { return static_cast<double>(c_.t - i[0] * 5 % (c_.t + 1)); });
+    if (!c_.packed) return;
+    const std::vector<double> starts = starts_of(c_.b, c_.s);
+    call.fill_list(call.add("query_start", p_->query_start, Role::in, FOVEA_I32, {c_.b + 1}),
+                   starts);
+    b_ = 1, s_ = static_cast<int64_t>(starts.back()), p_->query_max = c_.s;
+    rows_packed_ = true;
   }
 
   // Entries of any order, some of them twice or no key's; or each with keys, once.
@@ -223,26 +260,28 @@ class QuantForwardBuild {
     }
   }
 
-  int64_t scale_count(int group, int64_t block, int64_t tokens, int64_t columns) const {
+  int64_t scale_count(int group, int64_t block, int64_t tokens, int64_t columns,
+                      bool rows = false) const {
+    const bool packed = packed_ || (rows && rows_packed_);
     switch (group) {
       case FOVEA_SCALE_GROUP_THREAD_Q:
-        return 8 * entries_of(packed_, tokens, c_.b, block);
+        return 8 * entries_of(packed, tokens, c_.b, block);
       case FOVEA_SCALE_GROUP_THREAD_K:
-        return 4 * entries_of(packed_, tokens, c_.b, block);
+        return 4 * entries_of(packed, tokens, c_.b, block);
       case FOVEA_SCALE_GROUP_TOKEN:
         return tokens;
       case FOVEA_SCALE_GROUP_CHANNEL:
-        return packed_ ? c_.b * columns : columns;
+        return packed ? c_.b * columns : columns;
       case FOVEA_SCALE_GROUP_MICRO16:
         return tokens * ((columns + 15) / 16);
       case FOVEA_SCALE_GROUP_MICRO32:
         return tokens * ((columns + 31) / 32);
       case FOVEA_SCALE_GROUP_MICRO16_T:
-        return columns * entries_of(packed_, tokens, c_.b, 128) * 8;
+        return columns * entries_of(packed, tokens, c_.b, 128) * 8;
       case FOVEA_SCALE_GROUP_MICRO32_T:
-        return columns * entries_of(packed_, tokens, c_.b, 128) * 4;
+        return columns * entries_of(packed, tokens, c_.b, 128) * 4;
       default:
-        return entries_of(packed_, tokens, c_.b, block);
+        return entries_of(packed, tokens, c_.b, block);
     }
   }
   void scale(Call& call, const char* name, fovea_tensor& slot, int64_t b, int64_t heads,
@@ -250,14 +289,15 @@ class QuantForwardBuild {
     const bool small = group >= FOVEA_SCALE_GROUP_MICRO16;
     const bool ue8m0 = group == FOVEA_SCALE_GROUP_MICRO32 || group == FOVEA_SCALE_GROUP_MICRO32_T;
     const int dtype = !small ? FOVEA_F32 : ue8m0 ? FOVEA_U8 : FOVEA_E4M3;
-    call.fill(call.add(name, slot, Role::in, dtype, {b, heads, count}),
-              [&](const int64_t* i) -> double {
-                const double u = random_.uniform(n_++);
-                if (ue8m0) return 124 + std::floor(3 * u);
-                if (small) return 0.3 + 0.5 * u;
-                if (key && c_.zeros && i[2] == 1) return 1e-7 / 127;
-                return base * (0.6 + u);
-              });
+    const size_t field = call.add(name, slot, Role::in, dtype, {b, heads, count});
+    if (&slot != &p_->q_scale) of_rows_.push_back(field);
+    call.fill(field, [&](const int64_t* i) -> double {
+      const double u = random_.uniform(n_++);
+      if (ue8m0) return 124 + std::floor(3 * u);
+      if (small) return 0.3 + 0.5 * u;
+      if (key && c_.zeros && i[2] == 1) return 1e-7 / 127;
+      return base * (0.6 + u);
+    });
   }
   void method_scales(Call& call) {
     const Rule x = rule();
@@ -266,7 +306,7 @@ class QuantForwardBuild {
     p_->q_block = x.q_block, p_->k_block = x.k_block, p_->v_block = x.v_block;
     // Scores of a few units, whatever the codes are.
     const double base = code_dtype() == FOVEA_U8 ? 0.25 : 0.03;
-    scale(call, "q_scale", p_->q_scale, b_, c_.h, scale_count(x.q_group, x.q_block, s_, c_.d),
+    scale(call, "q_scale", p_->q_scale, b_, c_.h, scale_count(x.q_group, x.q_block, s_, c_.d, true),
           x.q_group, base);
     scale(call, "k_scale", p_->k_scale, key_b_, c_.g, scale_count(x.k_group, x.k_block, t_, c_.d),
           x.k_group, base, true);
@@ -280,12 +320,15 @@ class QuantForwardBuild {
       call.fill(field, [&](const int64_t*) { return spread * random_.normal(n_++); });
     };
     const int64_t means = packed_ ? c_.b : 1;
+    const auto of_rows = [&](size_t field, double spread) {
+      fill(field, spread), of_rows_.push_back(field);
+    };
     if (c_.k_mean)
-      fill(call.add("k_mean", p_->k_mean, Role::in, FOVEA_F32, {key_b_, c_.g, means, c_.d}), 2);
+      of_rows(call.add("k_mean", p_->k_mean, Role::in, FOVEA_F32, {key_b_, c_.g, means, c_.d}), 2);
     if (c_.q_plain)
       fill(call.add("q_plain", p_->q_plain, Role::in, c_.o_dtype, {b_, s_, c_.h, c_.d}), 1);
     if (c_.v_mean)
-      fill(call.add("v_mean", p_->v_mean, Role::in, FOVEA_F32, {key_b_, c_.g, means, c_.e}), 1);
+      of_rows(call.add("v_mean", p_->v_mean, Role::in, FOVEA_F32, {key_b_, c_.g, means, c_.e}), 1);
     if (c_.delta)
       fill(call.add("delta", p_->delta, Role::in, FOVEA_F32,
                     {b_, c_.h, entries_of(packed_, s_, c_.b, 128), t_}),
@@ -301,7 +344,7 @@ class QuantForwardBuild {
       return [this, base](const int64_t*) { return base * (0.6 + random_.uniform(n_++)); };
     };
     call.fill(call.add("q_scale", p_->q_scale, Role::in, FOVEA_F32,
-                       {b_, c_.h, entries_of(packed_, s_, c_.b, p_->q_block)}),
+                       {b_, c_.h, entries_of(packed_ || rows_packed_, s_, c_.b, p_->q_block)}),
               scale(0.5));
     call.fill(call.add("k_scale", p_->k_scale, Role::in, FOVEA_F32,
                        {key_b_, c_.g, entries_of(packed_, t_, c_.b, p_->k_block)}),
@@ -315,17 +358,23 @@ class QuantForwardBuild {
   void account(Call& call) {
     const oracle::QuantAttention a = oracle::load_quant(*p_);
     std::vector<char> rows(b_ * s_), keys(key_b_ * t_), columns(key_b_ * a.v_t.shape[3]);
+    std::vector<char> pages(key_b_);
     for (int64_t r = 0; r < a.at.sequences; ++r) {
       const oracle::Sequence q = oracle::sequence(a.at, r);
       for (int64_t i = 0; i < q.rows; ++i) rows[q.batch * s_ + q.row + i] = 1;
       for (int64_t j = 0; j < q.keys; ++j) {
-        keys[q.cache * t_ + q.store + j] = 1;
+        const oracle::Place at = oracle::key_place(a, q, j);
+        if (!at.present) continue;
+        pages[at.row] = keys[at.row * t_ + q.store + at.slot] = 1;
         if (a.v_t.given)
-          columns[q.cache * a.v_t.shape[3] +
-                  oracle::value_column(a.at.key_start, r, j, a.permuted)] = 1;
+          columns[at.row * a.v_t.shape[3] +
+                  oracle::value_column(a.at.key_start, r, at.slot, a.permuted)] = 1;
       }
     }
     call.account(q_, [&](const int64_t* i) { return rows[i[0] * s_ + i[1]] != 0; });
+    for (size_t field : of_rows_)
+      if (c_.where == Where::paged)
+        call.account(field, [&](const int64_t* i) { return pages[i[0]] != 0; });
     call.account(k_, [&](const int64_t* i) { return keys[i[0] * t_ + i[1]] != 0; });
     const int64_t pack = value_dtype() == FOVEA_U8 ? 2 : 1;
     call.account(v_, [&](const int64_t* i) {
@@ -340,8 +389,9 @@ class QuantForwardBuild {
   uint64_t n_ = 0;
   fovea_quant_forward_params* p_ = nullptr;
   int64_t b_ = 0, key_b_ = 0, s_ = 0, t_ = 0;
-  bool packed_ = false;
+  bool packed_ = false, rows_packed_ = false;
   size_t q_ = 0, k_ = 0, v_ = 0;
+  std::vector<size_t> of_rows_;  // scales and means of rows of k and v
 };
 
 }  // namespace
@@ -543,6 +593,35 @@ std::vector<QuantForwardCase> quant_tuned_list_rows() {
   return rows;
 }
 
+// Pages of every method: shorter than a tile, off blocks, whole tiles; some shared, one absent.
+std::vector<QuantForwardCase> quant_paged_rows() {
+  std::vector<QuantForwardCase> rows;
+  constexpr int64_t lengths[][2] = {{1, 40}, {5, 150}, {33, 257}, {70, 130}, {3, 70}};
+  constexpr int64_t widths[][2] = {{64, 64}, {32, 24}, {16, 40}};
+  constexpr int64_t pages[] = {16, 128, 1, 48, 64, 5, 192};
+  constexpr Lay lays[] = {Lay::contiguous, Lay::gaps, Lay::odd};
+  int i = 0;
+  for (Method method :
+       {Method::fa3, Method::sage1, Method::sage2, Method::sage2_i4, Method::sage2pp,
+        Method::sage3_nv, Method::sage3_mx, Method::sagebwd, Method::tokens, Method::blocks})
+    for (int n = 0; n < 3; ++n, ++i) {
+      QuantForwardCase c;
+      c.note = i % 8 == 7 ? "rows" : "";
+      c.method = method, c.h = 4, c.g = i % 3 == 0 ? 4 : i % 3 == 1 ? 1 : 2, c.b = 4;
+      c.where = i % 8 == 7 ? Where::cache_row : Where::paged;
+      c.page = i % 8 == 7 ? 0 : pages[i % 7], c.packed = c.page && i % 5 == 2;
+      c.s = lengths[i % 5][0], c.t = lengths[i % 5][1];
+      c.d = widths[i % 3][0], c.e = widths[i % 3][1];
+      c.scales = static_cast<Scales>(n), c.k_block = n ? 64 : 128, c.lay = lays[i / 2 % 3];
+      c.transposed = n || method == Method::sage3_nv || method == Method::sage3_mx;
+      c.permuted = i % 2, c.o_dtype = i % 2 ? FOVEA_BF16 : FOVEA_F32;
+      c.causal = i % 4 == 1, c.left = i % 7 == 4 ? 20 : 0, c.sink_logit = i % 6 == 3;
+      c.k_mean = n == 1, c.v_mean = i % 4 == 2, c.softcap = i % 11 == 7;
+      rows.push_back(c);
+    }
+  return rows;
+}
+
 std::vector<harness::Case> quant_forward_cases() {
   std::vector<harness::Case> cases;
   const auto add = [&](const QuantForwardCase& c, std::string kernel = "", bool tiny = false) {
@@ -589,6 +668,7 @@ std::vector<harness::Case> quant_forward_cases() {
   for (const QuantForwardCase& list : quant_list_rows()) add(list);
   for (const QuantForwardCase& list : quant_tuned_list_rows())
     add(list, "sm90_i8.lists.d" + std::to_string(list.d));
+  for (const QuantForwardCase& paged : quant_paged_rows()) add(paged);
   c.note = "small", c.h = 2, c.g = 1, c.list_rows = 2, c.keep = 2, c.margin = 1;
   add(c, "", true);
   return cases;

@@ -54,6 +54,8 @@ struct QuantForwardCase {
   bool k_mean = false, q_plain = false, delta = false, v_mean = false, zeros = false,
        constant = false;
   Where where = Where::batched;
+  int64_t page = 0;     // of Where::paged
+  bool packed = false;  // with Where::paged: rows are packed
   Lay lay = Lay::contiguous;
   float scale = 0;
   // Lists: keep places of blocks of list_keys keys, for list_rows rows of x heads; 0: none.

@@ -159,6 +159,38 @@ TEST(ContractQuant, MethodsOfForward) {
   says(p, "quant_forward: v_mean.shape[2] (v_means) is 2, wanted 1");
 }
 
+// Pages of quant_forward: a row of scales, means or transposed codes is that of a page.
+TEST(ContractQuant, Pages) {
+  const Call call = valid("quant_forward", "paged");
+  const Params& paged = call.params;
+  const std::string op = "quant_forward: ";
+  accepts(paged);
+  Params p = paged;
+  resize(p["k_scale"], 2, 2);
+  says(p, op + "k_scale.shape[2] (k_blocks) is 2, wanted 1");
+  p = paged, p["v_t"].shape[3] = 256;
+  says(p, op + "v_t.shape[3] (padded) is 256, wanted 128");
+  p = paged, p["v_mean"].shape[2] = 2;
+  says(p, op + "v_mean.shape[2] (v_means) is 2, wanted 1");
+  for (const char* name : {"v_t", "k_scale", "v_scale", "k_mean", "v_mean"}) {
+    p = paged, p[name].shape[0] += 1;
+    refuses(p, "pool");
+  }
+  p = paged, p["k"].shape[1] = 0;
+  says(p, op + "k.shape[1] (page) is 0, wanted >= 1");
+  const Call packed = valid("quant_forward", "packed"), all = valid("quant_forward", "all");
+  Params other = packed.params;
+  for (const char* name : {"page_table", "cache_row"}) {
+    p = other, p[name] = Params(paged)[name], p[name].shape[0] = 2;
+    says(p, op + "key_start is given with " + name + ", wanted one of them");
+  }
+  other = all.params;
+  for (const char* name : {"q_plain", "delta", "index"}) {
+    p = paged, p[name] = other[name];
+    says(p, op + name + " is given with page_table, wanted one of them");
+  }
+}
+
 // Lists of quant_forward.
 TEST(ContractQuant, Lists) {
   const Call all_call = valid("quant_forward", "all"), packed = valid("quant_forward", "lists");

@@ -141,7 +141,7 @@ struct QuantAttention {
   int64_t mean_of(int64_t r) const { return at.key_start ? r : 0; }
   // What is added to a score of row i: scale <q_i, k_mean>.
   double row_constant(const Sequence& q_at, int64_t head, int64_t i) const {
-    if (!k_mean) return 0;
+    if (!k_mean || at.page || !q_at.keys) return 0;
     double sum = 0;
     for (int64_t c = 0; c < d; ++c) {
       const double x = q_plain ? q_plain(q_at.batch, q_at.row + i, head, c)
@@ -183,7 +183,12 @@ inline QuantAttention load_quant(const fovea_quant_forward_params& p) {
   a.v_scale = {load(p.v_scale), p.v_group, p.v_block, a.e, padded};
   a.at.query_start = load(p.query_start), a.at.key_start = load(p.key_start);
   a.at.query_len = load(p.query_len), a.at.key_len = load(p.key_len);
-  a.at.s = a.s, a.at.extent = p.k.shape[1];
+  a.at.page_table = load(p.page_table), a.at.cache_row = load(p.cache_row);
+  a.at.s = a.s, a.at.extent = p.k.shape[1], a.at.caches = p.k.shape[0];
+  if (p.page_table.data) {
+    a.at.page = p.k.shape[1];
+    a.at.extent *= p.page_table.shape[1], a.at.caches = p.page_table.shape[0];
+  }
   a.at.query_max = p.query_max, a.at.key_max = p.key_max;
   a.at.sequences = p.query_start.data ? p.query_start.shape[0] - 1
                    : p.key_start.data ? p.key_start.shape[0] - 1
@@ -196,16 +201,37 @@ inline QuantAttention load_quant(const fovea_quant_forward_params& p) {
   return a;
 }
 
+// Key j: its row of k, v, scales and means, and its number there, of the row's sequence.
+inline Place key_place(const QuantAttention& a, const Sequence& q, int64_t j) {
+  return a.at.page ? place(a.at, q, j) : Place{q.cache, j, true};
+}
+inline double key_at(const QuantAttention& a, const Sequence& q, int64_t g, int64_t j, int64_t c) {
+  const Place at = key_place(a, q, j);
+  if (!at.present) return 0;
+  const double x =
+      a.k(at.row, q.store + at.slot, g, c) * a.k_scale(a.at.key_start, at.row, g, q.r, at.slot, c);
+  return a.at.page && a.k_mean ? x + a.k_mean(at.row, g, 0, c) : x;
+}
 inline double value_at(const QuantAttention& a, const Sequence& q, int64_t g, int64_t j,
                        int64_t c) {
-  if (a.v) return a.v(q.cache, q.store + j, g, c);
-  return a.v_t(q.cache, g, c, value_column(a.at.key_start, q.r, j, a.permuted));
+  const Place at = key_place(a, q, j);
+  if (!at.present) return 0;
+  if (a.v) return a.v(at.row, q.store + at.slot, g, c);
+  return a.v_t(at.row, g, c, value_column(a.at.key_start, q.r, at.slot, a.permuted));
 }
 inline double value_scale(const QuantAttention& a, const Sequence& q, int64_t g, int64_t j,
                           int64_t c) {
+  const Place at = key_place(a, q, j);
+  if (!at.present) return 0;
   const bool columns = a.v_scale.group >= FOVEA_SCALE_GROUP_MICRO16_T;
-  return a.v_scale(a.at.key_start, q.cache, g, q.r,
-                   columns ? value_column(a.at.key_start, q.r, j, a.permuted) : j, c);
+  return a.v_scale(a.at.key_start, at.row, g, q.r,
+                   columns ? value_column(a.at.key_start, q.r, at.slot, a.permuted) : at.slot, c);
+}
+// What is added to v's codes and scales before they are summed.
+inline double value_mean(const QuantAttention& a, const Sequence& q, int64_t g, int64_t j,
+                         int64_t c) {
+  if (!a.at.page || !a.v_mean || !key_place(a, q, j).present) return 0;
+  return a.v_mean(key_place(a, q, j).row, g, 0, c);
 }
 
 // p_format, from the comments of fovea_p_format: weights [begin, end) of keys that share a run.
@@ -326,8 +352,9 @@ inline QuantForwardResult quant_forward(const QuantAttention& a,
   const bool cut_values = !exact && p.p_format <= FOVEA_P_FORMAT_E4M3_448;
   const bool halves = !exact && p.accumulate == FOVEA_ACCUMULATE_HALF_64;
   const double lift = p.p_format == FOVEA_P_FORMAT_E4M3_448 ? 448 : 1;
-  const bool last_scale = a.v_scale.group == FOVEA_SCALE_GROUP_CHANNEL ||
-                          (a.v_scale.group == FOVEA_SCALE_GROUP_BLOCK && !a.v_scale.block);
+  const bool last_scale =
+      !a.at.page && (a.v_scale.group == FOVEA_SCALE_GROUP_CHANNEL ||
+                     (a.v_scale.group == FOVEA_SCALE_GROUP_BLOCK && !a.v_scale.block));
   for (int64_t r = 0; r < a.at.sequences; ++r) {
     const Sequence q = sequence(a.at, r);
     for (int64_t head = 0; head < a.h; ++head) {
@@ -336,13 +363,12 @@ inline QuantForwardResult quant_forward(const QuantAttention& a,
       // v as the sums see it, and times all its scales.
       std::vector<double> v(q.keys * a.e), largest(q.keys), k(q.keys * a.d);
       for (int64_t j = 0; j < q.keys; ++j) {
-        for (int64_t c = 0; c < a.d; ++c)
-          k[j * a.d + c] =
-              a.k(q.cache, q.store + j, g, c) * a.k_scale(a.at.key_start, q.cache, g, r, j, c);
+        for (int64_t c = 0; c < a.d; ++c) k[j * a.d + c] = key_at(a, q, g, j, c);
         for (int64_t c = 0; c < a.e; ++c) {
           const double x = value_at(a, q, g, j, c), scale = value_scale(a, q, g, j, c);
-          v[j * a.e + c] = last_scale ? x : real(x * scale);
-          largest[j] = std::max(largest[j], std::abs(x * scale));
+          const double mean = value_mean(a, q, g, j, c);
+          v[j * a.e + c] = last_scale ? x : real(real(x * scale) + mean);
+          largest[j] = std::max(largest[j], std::abs(x * scale) + std::abs(mean));
         }
       }
       // exactly: without roundings, as what is skipped is decided.
@@ -357,6 +383,7 @@ inline QuantForwardResult quant_forward(const QuantAttention& a,
         for (int64_t j = 0; j < q.keys; ++j) {
           if ((a.right > 0 && j >= position + a.right) || (a.left > 0 && j <= position - a.left))
             continue;
+          if (!key_place(a, q, j).present) continue;
           if (a.mask && !(static_cast<int64_t>(a.mask(q.batch, head, row, j / 8)) >> j % 8 & 1))
             continue;
           const double* key = k.data() + j * a.d;
@@ -445,7 +472,7 @@ inline QuantForwardResult quant_forward(const QuantAttention& a,
           if (l != 0 && less != 0) {
             y = real(o[c] * less / l) *
                 (last_scale ? a.v_scale(a.at.key_start, q.cache, g, r, 0, c) : 1);
-            if (a.v_mean) y += seen / l * a.v_mean(q.cache, g, a.mean_of(r), c);
+            if (a.v_mean && !a.at.page) y += seen / l * a.v_mean(q.cache, g, a.mean_of(r), c);
             y = real(y);
           }
           out.o.set(((q.batch * a.s + row) * a.h + head) * a.e + c,

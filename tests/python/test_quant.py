@@ -128,6 +128,46 @@ def test_delta_restores_scores(ctx):
     assert np.allclose(got, np.einsum("bshd,bthd->bhst", q, k), atol=1e-3)
 
 
+# A pool is quantised as if its pages were a batch, and read as it is.
+@pytest.mark.parametrize("page", [48, 128])
+def test_pages(ctx, page):
+    q, k, v = inputs(tokens=5 * page - 7, width=64)
+    k = k + 3  # a mean that is no sequence's
+    want = reference.attention(*(x.astype(np.float64) for x in (q, k, v)), causal=True)
+    table = np.array([[6, 2, 5, 0, 3]], np.int32)
+    pool = np.full((2, 7, page, 2, 64), 1e4, np.float32)
+    for x, to in zip((k, v), pool, strict=True):
+        to[table[0]] = np.pad(x[0], ((0, 7), (0, 0), (0, 0))).reshape(5, page, 2, 64)
+    code, scale = np.zeros(pool[0].shape, np.int8), np.zeros((7, 2, -(-page // 64)), np.float32)
+    mean = np.zeros((7, 2, 1, 64), np.float32)
+    fovea.quant_quantize(
+        ctx, pool[0], code=code, scale=scale, mean=mean, block=64, smooth="sequence"
+    )
+    v_t, v_scale = quantised(ctx, pool[1], values=True)
+    q_code, q_scale = np.zeros(q.shape, np.int8), np.zeros((1, 2, q.shape[1]), np.float32)
+    fovea.quant_quantize(ctx, q, code=q_code, scale=q_scale, group="token")
+    o, lse = fovea.quant_forward(
+        ctx,
+        q_code,
+        code,
+        v_t=v_t,
+        q_scale=q_scale,
+        k_scale=scale,
+        v_scale=v_scale,
+        k_mean=mean,
+        page_table=table,
+        key_len=np.array([q.shape[1]], np.int32),
+        q_group="token",
+        k_block=64,
+        code_order="v_perm16",
+        p_format="e4m3_448",
+        causal=True,
+        lse=True,
+    )
+    assert distance(o, want[0]) < 7e-2
+    assert np.sqrt(np.mean((lse - want[1]) ** 2)) < 2e-2
+
+
 def test_torch_codes(ctx):
     torch = pytest.importorskip("torch")
     arrays = inputs(tokens=130, width=64)

@@ -79,6 +79,8 @@ void values(Draw& d) {
   d.wants("q_scale", scale_dtype(m.q_group)), d.wants("k_scale", scale_dtype(m.k_group));
   d.wants("v_scale", scale_dtype(m.v_group));
   draw_lists(d);
+  if (d.has("page_table"))
+    for (const char* name : {"q_plain", "delta", "index", "index_count", "skipped"}) d.drop(name);
   if (!d.has("k_mean")) d.drop("q_plain");
   if (d.has("k_mean") && d.has("delta")) d.give("q_plain");
 }
@@ -170,7 +172,8 @@ void scales(Draw& d) {
   d.set("v_block", static_cast<int32_t>(v_blocks ? v : 0));
   const int64_t pack = m.code_format ? 2 : 1, v_pack = m.v_format ? 2 : 1;
   const bool rows = d.packed_rows(), keys = d.packed_keys();
-  const int64_t s = d.x("s"), t = d.x("t"), r = d.x("r");
+  if (d.has("page_table")) d.x("page") = d.one_of({1, 5, 16, 16, 48, 64, 64, 128, 128, 256});
+  const int64_t s = d.x("s"), t = d.has("page_table") ? d.x("page") : d.x("t"), r = d.x("r");
   d.x("wide") = times(d.x("d"), pack);
   d.x("q_blocks") = scales_of(m.q_group, rows, s, r, q, d.x("wide"));
   d.x("k_blocks") = scales_of(m.k_group, keys, t, r, k, d.x("wide"));

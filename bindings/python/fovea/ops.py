@@ -1065,12 +1065,12 @@ def quant_dequantize(ctx_or_scale=None, /, scale=None, *, ctx=None, y=None, star
 
 def quant_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, o=None, lse=None, skipped=None,
                   v=None, v_t=None, q_scale=None, k_scale=None, v_scale=None, query_start=None,
-                  key_start=None, query_len=None, key_len=None, sink_logit=None, k_mean=None,
-                  q_plain=None, delta=None, v_mean=None, index=None, index_count=None, e=None,
-                  query_max=0, key_max=0, window_left=0, window_right=0, scale=0.0, softcap=0.0,
-                  skip_margin=0.0, causal=0, q_block=0, k_block=0, code_order=0, code_format=0,
-                  v_format=0, p_format=0, accumulate=0, q_group=0, k_group=0, v_group=0, v_block=0,
-                  block_rows=0, block_keys=0, entry_keys=0):
+                  key_start=None, query_len=None, key_len=None, page_table=None, cache_row=None,
+                  sink_logit=None, k_mean=None, q_plain=None, delta=None, v_mean=None, index=None,
+                  index_count=None, e=None, query_max=0, key_max=0, window_left=0, window_right=0,
+                  scale=0.0, softcap=0.0, skip_margin=0.0, causal=0, q_block=0, k_block=0,
+                  code_order=0, code_format=0, v_format=0, p_format=0, accumulate=0, q_group=0,
+                  k_group=0, v_group=0, v_block=0, block_rows=0, block_keys=0, entry_keys=0):
     """Attention of codes: FlashAttention-3's FP8 recipe, SageAttention 1, 2, 2++ and 3, the forward of
     SageBwd, SpargeAttention over lists.  For query row i over the keys it sees (attention.h:
     positions bottom-right aligned, causal, windows), in tiles from the last to the first:
@@ -1089,6 +1089,13 @@ def quant_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, o=None, lse=Non
     sink_logit.  q_i is q_plain; without it what q's codes stand for.  q less the mean of its 128
     rows lacks delta, as quant_quantize writes it; then k_mean asks for q_plain.  v_mean is added to
     o, times the share of l that keys have.
+
+    Pages.  With page_table token j of a sequence is token j % page of pool page
+    page_table[row][j / page].  A pool is what quant_quantize makes of x (pool, page, g, d), a page
+    a sequence of its batch.  Blocks, groups, padded columns and means are those of a page.  With
+    block = 0 one scale serves a page, and a page's last block may be shorter.  Means belong to the
+    keys of their page, k_j = k_scale k + k_mean and v_j = v_scale v + v_mean: scores lack nothing.
+    A mean that pages share has stride 0.  Runs of p_format are counted as without pages.
 
     Lists.  With index row i sees those keys alone that its list names and its window leaves, a key
     as often as it is named.
@@ -1126,8 +1133,9 @@ def quant_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, o=None, lse=Non
 
     Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
     CUDA.  Tensor cores ask for more:
-      all              v_t in v_perm16; no softcap, delta or v_mean; d a multiple of 16 and e of 8,
-                       up to 256; rows of q, k, v_t, o contiguous and 16-byte aligned
+      all              v_t in v_perm16; no softcap, delta, v_mean, page_table or cache_row; d a
+                       multiple of 16 and e of 8, up to 256; rows of q, k, v_t, o contiguous and
+                       16-byte aligned
       sm_90, e4m3      p_format e4m3_256, groups block of 0, 64 or 128 tokens, v_group block; no
                        k_mean
       sm_90, i8, e4m3  p_format e4m3_448, q_scale and k_scale; q_group block or thread_q, q_block 0
@@ -1145,7 +1153,7 @@ def quant_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, o=None, lse=Non
 
     Inputs
       q: (b, s, h, d) e4m3 i8 u8: u8: pairs of columns, see code_format
-      k: (key_b, t, g, d) as q
+      k: (rows, t, g, d) or paged (pool, page, g, d) as q
 
     Outputs, new unless passed
       o: (b, s, h, e) f32 f16 bf16
@@ -1156,29 +1164,36 @@ def quant_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, o=None, lse=Non
           with index
 
     Optional inputs
-      v: (key_b, t, g, e) e4m3 i8 f16 bf16: this or v_t
-      v_t: (key_b, g, e, padded) e4m3 i8 u8: values with tokens contiguous, in code_order, placed as
-          quant_quantize does
+      v: (rows, t, g, e) or paged (pool, page, g, e) e4m3 i8 f16 bf16: this or v_t
+      v_t: (rows, g, e, padded) or paged (pool, g, e, padded) e4m3 i8 u8: values with tokens
+          contiguous, in code_order, placed as quant_quantize does
       q_scale: (b, h, q_blocks) f32 e4m3 u8: absent: 1
-      k_scale: (key_b, g, k_blocks) f32 e4m3 u8: absent: 1
-      v_scale: (key_b, g, v_blocks) f32 e4m3 u8: absent: 1
+      k_scale: (rows, g, k_blocks) or paged (pool, g, k_blocks) f32 e4m3 u8: absent: 1
+      v_scale: (rows, g, v_blocks) or paged (pool, g, v_blocks) f32 e4m3 u8: absent: 1
       query_start: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
-      key_start: (r+1) i32: first packed key of each sequence
+      key_start: (r+1) i32: first packed key of each sequence; not with page_table or cache_row
       query_len: (r) i32: rows in use, at most s or the packed extent
-      key_len: (r) i32: keys in use, at most t or the packed extent
+      key_len: (r) i32: keys in use, at most t, packed extent or pages * page
+      page_table: (rows, pages) i32: pool page of each logical page; -1: absent, its keys are not
+          seen
+      cache_row: (r) i32: row of page_table, or of k and v, that a sequence reads; -1 or past the
+          last: no keys; absent: its own number
       sink_logit: (h) f32: a learned term of the denominator: not scaled or capped
-      k_mean: (key_b, g, means, wide) f32: what k stands for less than; means = 1, packed r
-      q_plain: (b, s, h, wide) f32 f16 bf16: rows that q's codes stand for, in k_mean's columns
-      delta: (b, h, deltas, t) f32: for each 128 rows of a sequence, placed as block scales are
-      v_mean: (key_b, g, v_means, e) f32: v_means = 1, packed r
-      index: (b, x, n, keep) i32: entries of each list row
+      k_mean: (rows, g, means, wide) or paged (pool, g, means, wide) f32: what k stands for less
+          than; means = 1, packed r
+      q_plain: (b, s, h, wide) f32 f16 bf16: rows that q's codes stand for, in k_mean's columns; not
+          with page_table
+      delta: (b, h, deltas, t) f32: for each 128 rows of a sequence, placed as block scales are; not
+          with page_table
+      v_mean: (rows, g, v_means, e) or paged (pool, g, v_means, e) f32: v_means = 1, packed r
+      index: (b, x, n, keep) i32: entries of each list row; not with page_table
       index_count: (b, x, n) i32: entries in use; with index
 
     e: extents of new outputs that no input tells.
 
     Numbers
       query_max: longest sequence of rows, bounds the grid; 0: s
-      key_max: longest sequence of keys; 0: t
+      key_max: longest sequence of keys; 0: t, or pages * page
       window_left: keys seen to the left, the row's own position counted; 0: all
       window_right: keys seen to the right, the row's own position counted; 0: all, 1: none after
           itself
@@ -1233,72 +1248,76 @@ def quant_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, o=None, lse=Non
         call.put("query_len", 1064, query_len)
     if key_len is not None:
         call.put("key_len", 1160, key_len)
+    if page_table is not None:
+        call.put("page_table", 1256, page_table)
+    if cache_row is not None:
+        call.put("cache_row", 1352, cache_row)
     if sink_logit is not None:
-        call.put("sink_logit", 1256, sink_logit)
+        call.put("sink_logit", 1448, sink_logit)
     if k_mean is not None:
-        call.put("k_mean", 1352, k_mean)
+        call.put("k_mean", 1544, k_mean)
     if q_plain is not None:
-        call.put("q_plain", 1448, q_plain)
+        call.put("q_plain", 1640, q_plain)
     if delta is not None:
-        call.put("delta", 1544, delta)
+        call.put("delta", 1736, delta)
     v_v_mean = None
     if v_mean is not None:
-        v_v_mean = call.put("v_mean", 1640, v_mean, 4)
+        v_v_mean = call.put("v_mean", 1832, v_mean, 4)
     if index is not None:
-        call.put("index", 1736, index)
+        call.put("index", 1928, index)
     if index_count is not None:
-        call.put("index_count", 1832, index_count)
+        call.put("index_count", 2024, index_count)
     o = call.out("o", 680, o, lambda: (v_q[2][0], v_q[2][1], v_q[2][2], call.size("e", e, (v_v, 3,
         0), (v_v_t, 2, 0), (v_v_mean, 3, 0))), v_q[1] if v_q[1] in (1, 2, 3) else 1)
     if lse is not None:
         lse = None if lse is False else call.out("lse", 776, lse, (v_q[2][0], v_q[2][2], v_q[2][1]),
             1)
     if skipped is not None:
-        skipped = None if skipped is False else call.out("skipped", 1928, skipped, (1,), 9)
+        skipped = None if skipped is False else call.out("skipped", 2120, skipped, (1,), 9)
     if query_max:
-        call.scalar("q", 2024, query_max, "query_max")
+        call.scalar("q", 2216, query_max, "query_max")
     if key_max:
-        call.scalar("q", 2032, key_max, "key_max")
+        call.scalar("q", 2224, key_max, "key_max")
     if window_left:
-        call.scalar("q", 2040, window_left, "window_left")
+        call.scalar("q", 2232, window_left, "window_left")
     if window_right:
-        call.scalar("q", 2048, window_right, "window_right")
+        call.scalar("q", 2240, window_right, "window_right")
     if scale:
-        call.scalar("f", 2056, scale, "scale")
+        call.scalar("f", 2248, scale, "scale")
     if softcap:
-        call.scalar("f", 2060, softcap, "softcap")
+        call.scalar("f", 2252, softcap, "softcap")
     if skip_margin:
-        call.scalar("f", 2064, skip_margin, "skip_margin")
+        call.scalar("f", 2256, skip_margin, "skip_margin")
     if causal:
-        call.scalar("i", 2068, causal, "causal")
+        call.scalar("i", 2260, causal, "causal")
     if q_block:
-        call.scalar("i", 2072, q_block, "q_block")
+        call.scalar("i", 2264, q_block, "q_block")
     if k_block:
-        call.scalar("i", 2076, k_block, "k_block")
+        call.scalar("i", 2268, k_block, "k_block")
     if code_order:
-        call.enum(2080, code_order, "code_order", CodeOrder)
+        call.enum(2272, code_order, "code_order", CodeOrder)
     if code_format:
-        call.enum(2084, code_format, "code_format", CodeFormat)
+        call.enum(2276, code_format, "code_format", CodeFormat)
     if v_format:
-        call.enum(2088, v_format, "v_format", CodeFormat)
+        call.enum(2280, v_format, "v_format", CodeFormat)
     if p_format:
-        call.enum(2092, p_format, "p_format", PFormat)
+        call.enum(2284, p_format, "p_format", PFormat)
     if accumulate:
-        call.enum(2096, accumulate, "accumulate", Accumulate)
+        call.enum(2288, accumulate, "accumulate", Accumulate)
     if q_group:
-        call.enum(2100, q_group, "q_group", ScaleGroup)
+        call.enum(2292, q_group, "q_group", ScaleGroup)
     if k_group:
-        call.enum(2104, k_group, "k_group", ScaleGroup)
+        call.enum(2296, k_group, "k_group", ScaleGroup)
     if v_group:
-        call.enum(2108, v_group, "v_group", ScaleGroup)
+        call.enum(2300, v_group, "v_group", ScaleGroup)
     if v_block:
-        call.scalar("i", 2112, v_block, "v_block")
+        call.scalar("i", 2304, v_block, "v_block")
     if block_rows:
-        call.scalar("i", 2116, block_rows, "block_rows")
+        call.scalar("i", 2308, block_rows, "block_rows")
     if block_keys:
-        call.scalar("i", 2120, block_keys, "block_keys")
+        call.scalar("i", 2312, block_keys, "block_keys")
     if entry_keys:
-        call.scalar("i", 2124, entry_keys, "entry_keys")
+        call.scalar("i", 2316, entry_keys, "entry_keys")
     return call.run(o, lse, skipped)
 
 

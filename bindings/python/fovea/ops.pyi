@@ -424,6 +424,8 @@ class _quant_forward(TypedDict, total=False):
     key_start: Array | None
     query_len: Array | None
     key_len: Array | None
+    page_table: Array | None
+    cache_row: Array | None
     sink_logit: Array | None
     k_mean: Array | None
     q_plain: Array | None

@@ -3,6 +3,8 @@
 // group, width and stride.
 //   x = scale (q_scale k_scale q k' + delta) + row constant
 //   o = rounded(p) v v_scale / (lift l)
+// Keys of pages have the scales of their page, and its means are added to their numbers:
+//   k' = k_scale k + k_mean,  v' = v_scale v + v_mean
 #pragma once
 #include "core/convert.h"
 #include "cuda/loop/attend_simt.cuh"
@@ -12,8 +14,16 @@ namespace fovea::cuda {
 
 constexpr int64_t kAbsent = -1;  // in place of an offset
 
+// What goes with a key that there is: its rows of scales and its number there, its means on a page.
+struct CodeKey {
+  const void *k_scales, *v_scales;
+  const float *k_mean, *v_mean;
+  int64_t number;
+};
+
 template <int R>
 struct QuantShared : PackedTile<R> {
+  CodeKey codes[kStageTile];
   float q_scale[16 * R], k_scale[kStageTile];  // 1 with micro scales
   float shift[16 * R];                         // <q_i, k_mean>
   const float* delta[16 * R];                  // of key 0
@@ -47,6 +57,19 @@ __device__ inline float4 load_scaled(const CodeRow& row, const ScaleRow& scales,
   return x;
 }
 
+// x and a mean in columns from `column` on, as far as there are any.
+__device__ inline float4 add_mean(float4 x, const float* mean, int64_t stride, int column,
+                                  int width) {
+  const auto at = [&](int c) { return c < width ? mean[c * stride] : 0.f; };
+  x.x += at(column), x.y += at(column + 1), x.z += at(column + 2), x.w += at(column + 3);
+  return x;
+}
+
+// Keys are multiplied with their scales before they meet the rows.
+__device__ inline bool scales_keys(const QuantAttend& call) {
+  return call.k_axis.micro() || call.k_mean_of_keys();
+}
+
 // What an operation of codes adds to row m.  Out of line, as the next: each is long and done once.
 template <int R>
 __device__ __noinline__ void stage_code_row(const QuantAttend& call, QuantShared<R>& s, int m) {
@@ -56,7 +79,8 @@ __device__ __noinline__ void stage_code_row(const QuantAttend& call, QuantShared
   s.q_scale[m] = !there                ? 0.f
                  : call.q_axis.micro() ? 1.f
                                        : call.q_scales(rows.seq, rows.r, row.h)(row.i, 0);
-  s.shift[m] = there && call.shifts() ? call.mean_dot(rows.seq, rows.r, row.h, row.i) : 0.f;
+  s.shift[m] =
+      there && rows.seq.keys && call.shifts() ? call.mean_dot(rows.seq, rows.r, row.h, row.i) : 0.f;
   s.delta[m] = there && call.delta ? call.delta_of(rows.seq, rows.r, row.h, row.i) : nullptr;
 }
 // What it adds to the key in column n, of key head g.
@@ -65,10 +89,15 @@ __device__ __noinline__ void stage_code_key(const QuantAttend& call, QuantShared
                                             int n) {
   const PackGqaRows& rows = s.piece;
   KeyInfo& key = s.keys[n];
-  if (key.k >= 0) key.v = call.value_at(rows.seq, rows.r, g, key.j);
-  s.k_scale[n] = key.k < 0             ? 0.f
-                 : call.k_axis.micro() ? 1.f
-                                       : call.k_scales(rows.seq, rows.r, g)(key.j, 0);
+  s.k_scale[n] = 0;
+  if (key.k < 0) return;
+  const CodePlace at = call.place(rows.seq, key.j);
+  key.v = call.value_at(rows.seq, at, rows.r, g);
+  const ScaleRow k_scales = call.k_scales(at, rows.r, g);
+  s.codes[n] = {k_scales.first, call.v_scales(at, rows.r, g).first,
+                call.k_mean_of_keys() ? call.k_mean.at(at.row, g) : nullptr,
+                call.v_mean_of_keys() ? call.v_mean.at(at.row, g) : nullptr, at.number};
+  s.k_scale[n] = scales_keys(call) ? 1.f : k_scales(at.number, 0);
 }
 
 // Columns of o that an item makes.
@@ -87,8 +116,6 @@ struct CodeProducts : TileScores<R> {
   int64_t v_stride = call.value_stride();
   int width = own.count;
   const PackGqaRows& piece = s.piece;
-  ScaleRow k_scales = call.k_scales(piece.seq, piece.r, g);
-  ScaleRow v_scales = call.v_scales(piece.seq, piece.r, g);
 
   __device__ bool products(float (&x)[R][4], int64_t) const {
     const View<4>&q = call.attend.q, &k = call.attend.k;
@@ -103,8 +130,11 @@ struct CodeProducts : TileScores<R> {
         },
         [&](int row, int column) {
           const CodeRow codes{k.data, s.keys[row].k, k.stride[3], call.kind};
-          if (!call.k_axis.micro()) return load_codes(codes, column, d);
-          return load_scaled(codes, k_scales, s.keys[row].j, column, d);
+          if (!scales_keys(call)) return load_codes(codes, column, d);
+          const CodeKey& key = s.codes[row];
+          const float4 x = load_scaled(codes, {call.k_axis, key.k_scales}, key.number, column, d);
+          if (codes.at == kAbsent || !call.k_mean_of_keys()) return x;
+          return add_mean(x, key.k_mean, call.k_mean.stride[3], column, d);
         });
     return true;
   }
@@ -121,17 +151,18 @@ struct CodeProducts : TileScores<R> {
     if (call.v_kind == ValueKind::e4m3 && call.v_scale_last())
       return load_codes({v.data, key.v, v_stride, ValueKind::e4m3}, own.first + column,
                         own.first + width);
-    return any_values(key, column);
+    return any_values(key.v, s.codes[row], column);
   }
-  __device__ float4 any_values(const KeyInfo& key, int column) const {
+  __device__ float4 any_values(int64_t from, const CodeKey& key, int column) const {
     float out[4];
 #pragma unroll 1
     for (int i = 0; i < 4; ++i) {
       out[i] = 0;
-      if (key.v == kAbsent || column + i >= width) continue;
+      if (from == kAbsent || column + i >= width) continue;
       const int64_t at = own.first + column + i;
-      out[i] = code_value(call.v_kind, v.data, key.v + at * v_stride) *
-               call.value_scale(v_scales, key.j, at);
+      out[i] = code_value(call.v_kind, v.data, from + at * v_stride) *
+               call.value_scale({call.v_axis, key.v_scales}, key.number, at);
+      if (call.v_mean_of_keys()) out[i] += key.v_mean[at * call.v_mean.stride[3]];
     }
     return {out[0], out[1], out[2], out[3]};
   }
@@ -182,7 +213,7 @@ struct CodeEpilogue : PackedEpilogue<R> {
     const PackGqaRows& rows = this->s.piece;
     const float to = factor(m, end);
     const bool none = to == 0;
-    if (!none && !call.v_scale_last() && !call.v_mean) return;
+    if (!none && !call.v_scale_last() && !call.v_mean_last()) return;
     const ScaleRow scales = call.v_scales(rows.seq, rows.r, g);
     const float sink = this->sink(m);
     const float share = sink == -INFINITY ? 1.f : (end.sum - expf(sink - end.top)) / end.sum;
@@ -199,7 +230,7 @@ struct CodeEpilogue : PackedEpilogue<R> {
           continue;
         }
         if (call.v_scale_last()) x *= scales(0, at);
-        if (call.v_mean)
+        if (call.v_mean_last())
           x += share / to * call.v_mean_of(rows.seq, rows.r, g)[at * call.v_mean.stride[3]];
       }
   }

@@ -5,7 +5,7 @@
 //   softmax, p rounded as p_format says, o = shrink o + p' v.
 //   Where the CPU has tile registers (host/tiles.h), codes are multiplied as bf16, which has all of
 //   them: sums of i8 are exact.  Scales are those of the products.  Else codes become f32 numbers,
-//   times their scales.
+//   times their scales.  Means of pages are added to these.
 //   With lists an item is (sequence, head, tile of up to 64 rows of a list row).  It walks the
 //   places of the list in order, an entry in tiles of 128 keys, with skip_margin of 64.
 //   What an item does depends on shapes and lengths alone.  FlashAttention-3 (2407.08608),
@@ -46,6 +46,7 @@ struct Rows : host::RowTile {
 struct ForwardPlan {
   QuantAttend a;
   const host::Tiles *scores, *values;  // nullptr: in f32
+  bool apart;                          // with `values`: runs of keys have scales of their own
   int64_t d_row, e_row;                // columns of q and k, and of v and o, with padding
   int64_t shared;                      // tiles of rows of an item
   SparseList list;                     // without index: every key
@@ -98,15 +99,21 @@ class KeyTile {
         v_scales_(plan.a.v_scales(q, r, g)) {}
 
   void load(int64_t first, int64_t most) {
+    const Attend& a = plan_.a.attend;
     this->first = first, count = std::min(most, seq_.keys - first);
+    missing = plan_.a.paged() && host::find_absent(a.sequences, seq_, first, count, a.k, absent);
     load_keys();
     load_values();
-    finite = plan_.values ? plan_.values->finite(count, plan_.a.attend.e, values())
-                          : simd_.finite(count, plan_.a.attend.e, v_, plan_.e_row);
+    finite = plan_.values ? plan_.values->finite(count, a.e, values())
+                          : simd_.finite(count, a.e, v_, plan_.e_row);
+    for (int64_t n = 0; plan_.apart && n < count; n += kRun)
+      finite = finite && std::isfinite(value_scale(n));
   }
 
   int64_t first = 0, count = 0;
   bool finite = true;  // of v
+  bool missing = false;
+  bool absent[kKeys];  // with `missing`: keys of absent pages, whose rows are 0
   float scale[kKeys];  // of keys, with `scores`
   const float* k() const { return k_; }
   const float* v() const { return v_; }
@@ -116,21 +123,48 @@ class KeyTile {
   host::Bf16Rows keys() const { return {reinterpret_cast<const uint16_t*>(k_), plan_.d_row}; }
   host::Bf16Rows values() const { return {reinterpret_cast<const uint16_t*>(v_), plan_.e_row}; }
   // What weights of the run that begins with key n are to be multiplied with beside codes of v.
-  float value_scale(int64_t n) const { return plan_.a.value_scale(v_scales_, first + n, 0); }
+  float value_scale(int64_t n) const {
+    if (is_absent(n)) return 1;
+    const CodePlace at = place(n);
+    return plan_.a.value_scale(v_scales(at), at.number, 0);
+  }
 
  private:
+  bool is_absent(int64_t j) const { return missing && absent[j]; }
+  CodePlace place(int64_t j) const { return plan_.a.place(seq_, first + j); }
+  ScaleRow k_scales(const CodePlace& at) const {
+    return plan_.a.paged() ? plan_.a.k_scales(at, r_, g_) : k_scales_;
+  }
+  ScaleRow v_scales(const CodePlace& at) const {
+    return plan_.a.paged() ? plan_.a.v_scales(at, r_, g_) : v_scales_;
+  }
+  void add_mean(const View<4>& mean, const CodePlace& at, int64_t columns, float* to) const {
+    const float* from = mean.at(at.row, g_);
+    for (int64_t c = 0; c < columns; ++c) to[c] += from[c * mean.stride[3]];
+  }
+
   void load_keys() {
     const QuantAttend& a = plan_.a;
     const int64_t d = a.attend.d;
     const bool codes = plan_.scores;
     const ScaleRow none{k_scales_.axis, nullptr};
     for (int64_t j = 0; j < count; ++j) {
-      const CodeRow from = a.k_codes(seq_, g_, first + j);
-      if (!codes) {
-        load_codes(simd_, from, d, k_scales_, first + j, 1, k_ + j * plan_.d_row);
+      if (is_absent(j)) {
+        scale[j] = 1;
+        std::fill_n(reinterpret_cast<char*>(k_) + j * plan_.d_row * (codes ? 2 : 4),
+                    plan_.d_row * (codes ? 2 : 4), char{0});
         continue;
       }
-      scale[j] = k_scales_(first + j, 0);
+      const CodePlace at = place(j);
+      const CodeRow from = a.k_codes(seq_, at, g_);
+      const ScaleRow scales = k_scales(at);
+      if (!codes) {
+        float* to = k_ + j * plan_.d_row;
+        load_codes(simd_, from, d, scales, at.number, 1, to);
+        if (a.k_mean_of_keys()) add_mean(a.k_mean, at, d, to);
+        continue;
+      }
+      scale[j] = scales(at.number, 0);
       std::fill(row_ + d, row_ + plan_.d_row, 0.0f);
       load_codes(simd_, from, d, none, first + j, 1, row_);
       simd_.upper_halves(plan_.d_row, row_, reinterpret_cast<uint16_t*>(k_) + j * plan_.d_row);
@@ -145,16 +179,25 @@ class KeyTile {
     const QuantAttend& a = plan_.a;
     const View<4>& v = a.values();
     const int64_t e = a.attend.e, e_row = plan_.e_row, step = a.value_stride();
-    // Rows of v_t are channels: they become rows of keys in the order of columns.
-    const bool channels = a.v_t && v.stride[3] == 1;
-    if (channels) load_channels();
+    // Rows of v_t are channels: they become rows of keys in the order of columns, where the tile
+    // lies in one page.
+    const int64_t page = a.attend.sequences.page;
+    const bool channels = a.v_t && v.stride[3] == 1 && page % kKeys == 0 && !missing;
+    const CodePlace begin = place(0);
+    if (channels) load_channels(begin);
     for (int64_t j = 0; j < count; ++j) {
       float* to = plan_.values ? row_ : v_ + j * e_row;
+      if (is_absent(j)) {
+        std::fill_n(reinterpret_cast<char*>(v_) + j * e_row * (plan_.values ? 2 : 4),
+                    e_row * (plan_.values ? 2 : 4), char{0});
+        continue;
+      }
       const float* value = to;
-      const int64_t at = a.value_at(seq_, r_, g_, first + j);
+      const CodePlace key = place(j);
+      const int64_t at = a.value_at(seq_, key, r_, g_);
       const char* from = static_cast<const char*>(v.data);
       if (channels)
-        value = part_ + (a.column_of(first + j) - first) * e_row;
+        value = part_ + (a.column_of(key.number) - begin.number) * e_row;
       else if (step == 1 && a.v_kind <= ValueKind::i8)
         simd_.decode(e, from + at, static_cast<int32_t>(a.v_kind), 1, to);
       else if (step == 1 && !is_packed(a.v_kind))
@@ -166,22 +209,25 @@ class KeyTile {
         continue;
       }
       if (value != to) std::copy_n(value, e, to);
-      if (!channels || !a.v_axis.micro_t()) scale_values(first + j, to);
+      if (!channels || !a.v_axis.micro_t()) scale_values(v_scales(key), key.number, to);
+      if (a.v_mean_of_keys()) add_mean(a.v_mean, key, e, to);
     }
     if (plan_.values)
       std::fill_n(reinterpret_cast<uint16_t*>(v_) + count * e_row,
                   (host::tile_padded(count) - count) * e_row, uint16_t{0});
   }
-  void scale_values(int64_t j, float* to) const {
+  void scale_values(const ScaleRow& scales, int64_t j, float* to) const {
     const QuantAttend& a = plan_.a;
-    if (a.v_scale_last() || !v_scales_.first) return;
-    if (!a.v_axis.micro() && !a.v_axis.micro_t())
-      return simd_.scale(a.attend.e, to, a.value_scale(v_scales_, j, 0), to);
-    for (int64_t c = 0; c < a.attend.e; ++c) to[c] *= a.value_scale(v_scales_, j, c);
+    if (a.v_scale_last() || !scales.first) return;
+    if (a.v_axis.group == FOVEA_SCALE_GROUP_BLOCK)
+      return simd_.scale(a.attend.e, to, a.value_scale(scales, j, 0), to);
+    for (int64_t c = 0; c < a.attend.e; ++c) to[c] *= a.value_scale(scales, j, c);
   }
-  // part_[column - first][channel] of v_t, times the scales of its runs if it has such.
-  void load_channels() {
+  // part_[column - begin][channel] of v_t, times the scales of its runs if it has such.
+  void load_channels(const CodePlace& begin) {
     const QuantAttend& a = plan_.a;
+    const int64_t first = begin.number;
+    const ScaleRow scales = v_scales(begin);
     int64_t columns = 0;
     for (int64_t j = 0; j < count; ++j)
       columns = std::max(columns, a.column_of(first + j) - first + 1);
@@ -192,20 +238,20 @@ class KeyTile {
       const int64_t n = std::min(kChannels, a.attend.e - c);
       for (int64_t i = 0; i < n; ++i)
         for (int64_t m = 0; m < columns; m += run)
-          decode_columns(first + m, c + i, std::min(run, columns - m),
-                         micro ? v_scales_(first + m, c + i) : 1, channel + i * kKeys + m);
+          decode_columns(begin.row, first + m, c + i, std::min(run, columns - m),
+                         micro ? scales(first + m, c + i) : 1, channel + i * kKeys + m);
       simd_.transpose(n, columns, channel, kKeys, part_ + c, plan_.e_row);
     }
   }
   // Columns of a channel of v_t from an even one on.
-  void decode_columns(int64_t column, int64_t c, int64_t count, float factor, float* to) const {
+  void decode_columns(int64_t row, int64_t column, int64_t c, int64_t count, float factor,
+                      float* to) const {
     const QuantAttend& a = plan_.a;
     const View<4>& v = a.v_t;
     column = (column + a.v_column(r_)) / (is_packed(a.v_kind) ? 2 : 1);
-    simd_.decode(
-        count,
-        v.as<char>() + seq_.key_batch * v.stride[0] + g_ * v.stride[1] + c * v.stride[2] + column,
-        static_cast<int32_t>(a.v_kind), factor, to);
+    simd_.decode(count,
+                 v.as<char>() + row * v.stride[0] + g_ * v.stride[1] + c * v.stride[2] + column,
+                 static_cast<int32_t>(a.v_kind), factor, to);
   }
 
   const ForwardPlan& plan_;
@@ -278,7 +324,7 @@ class Item {
     rows.bound();
     std::fill_n(rows.o, kRows * plan_.e_row, 0.0f);
     plan_.scores ? load_codes_of(rows) : load_numbers_of(rows);
-    for (int64_t i = 0; shifts_ && i < rows.count; ++i)
+    for (int64_t i = 0; shifts_ && seq_.keys && i < rows.count; ++i)
       rows.shift[i] = a_.score.scale * plan_.a.mean_dot(seq_, r_, head_, first + i);
   }
   CodeRow codes_at(const Rows& rows, int64_t i) const {
@@ -330,16 +376,20 @@ class Item {
     const bool masked = rows.cover(keys_.first, keys_.first + keys) != host::Cover::full;
     if (masked)
       simd_.mask(keys, lanes, x, local.low, local.high, local.first_low, local.first_high);
+    for (int64_t j = 0; keys_.missing && j < keys; ++j)
+      if (keys_.absent[j]) std::fill_n(x + j * lanes, lanes, -kInf);
     bool seen = false;
     if (plan_.skip_margin > 0 && host::skips(rows, keys, x, rows.top, plan_.skip_margin, seen))
       return seen;
     float shrink[kRows], scale[kKeys / kRun * kRows];
     simd_.softmax(keys, lanes, x, rows.top, rows.sum, shrink);
     const int32_t format = plan_.a.p_format;
-    const bool apart = plan_.values && format == FOVEA_P_FORMAT_I8;
-    simd_.round_weights(
-        {format, keys, lanes, x, weight_lift(format), weight_run(format), apart ? scale : nullptr});
-    add_values(rows, apart ? scale : nullptr, shrink, masked && !keys_.finite ? &local : nullptr);
+    const bool integers = plan_.values && format == FOVEA_P_FORMAT_I8;
+    if (plan_.apart) std::fill_n(scale, std::size(scale), 1.0f);
+    simd_.round_weights({format, keys, lanes, x, weight_lift(format), weight_run(format),
+                         integers ? scale : nullptr});
+    add_values(rows, plan_.apart ? scale : nullptr, shrink,
+               masked && !keys_.finite ? &local : nullptr);
     return false;
   }
   // Rows of a tile share an entry of 128 rows, but for some tiles of lists.
@@ -372,10 +422,17 @@ class Item {
       std::fill_n(part_, kRows * plan_.e_row, 0.0f);
       add_products(rows, n, std::min(keys - n, kRun), ones, part_, seen);
       if (half) simd_.round_half(kRows * plan_.e_row, part_);
-      for (int64_t i = 0; scale && i < rows.lanes; ++i)
-        own[i] = scale[n / kRun * rows.lanes + i] * keys_.value_scale(n);
+      const float values = scale ? keys_.value_scale(n) : 1;
+      for (int64_t i = 0; scale && i < rows.lanes; ++i) {
+        const bool none = seen && !sees_some(*seen, i, n, std::min(keys, n + kRun));
+        own[i] = none ? 0 : scale[n / kRun * rows.lanes + i] * values;
+      }
       add_part(rows, scale ? own : nullptr, n + kRun >= keys ? shrink : nullptr);
     }
+  }
+  static bool sees_some(const host::LocalSeen& seen, int64_t i, int64_t begin, int64_t end) {
+    while (begin < end && !seen.sees(static_cast<int>(i), begin)) ++begin;
+    return begin < end;
   }
   // o = shrink o + scale part, of each row.
   void add_part(const Rows& rows, const float* scale, const float* shrink) const {
@@ -441,7 +498,7 @@ class Item {
     const ScaleRow scales = plan_.a.v_scales(seq_, r_, key_head());
     const double share = none ? 0 : factor * rows.sum[i] / sum;  // of l that keys have
     const float* mean =
-        plan_.a.v_mean && share > 0 ? plan_.a.v_mean_of(seq_, r_, key_head()) : nullptr;
+        plan_.a.v_mean_last() && share > 0 ? plan_.a.v_mean_of(seq_, r_, key_head()) : nullptr;
     factor = none ? 0 : factor / (lift * sum);
     const int64_t to = host::row_offset(a_.o, seq_, rows.first + i, head_);
     const bool last = plan_.a.v_scale_last();
@@ -513,12 +570,18 @@ struct Forward {
 
 // bf16 has all codes.  Scales must be those of whole products: not of parts of a row.
 const host::Tiles* score_tiles(const QuantAttend& a) {
-  return a.q_axis.micro() || a.k_axis.micro() ? nullptr : host::tiles();
+  return a.q_axis.micro() || a.k_axis.micro() || a.k_mean_of_keys() ? nullptr : host::tiles();
+}
+// Runs of keys have one scale each.
+bool scales_runs(const QuantAttend& a) {
+  return a.v_axis.group == FOVEA_SCALE_GROUP_BLOCK && a.v_axis.block % kRun == 0 &&
+         a.attend.sequences.page % kRun == 0;
 }
 const host::Tiles* value_tiles(const QuantAttend& a) {
   const bool i8 = a.p_format == FOVEA_P_FORMAT_I8;
-  const bool blocks = a.v_axis.group == FOVEA_SCALE_GROUP_BLOCK && a.v_axis.block % kRun == 0;
-  if (a.v_kind > ValueKind::i8 || !(a.v_scale_last() || (i8 && blocks))) return nullptr;
+  const bool last = a.v_scale_last() || !a.v_axis.scale;
+  if (a.v_kind > ValueKind::i8 || a.v_mean_of_keys()) return nullptr;
+  if (!last && !((i8 || a.paged()) && scales_runs(a))) return nullptr;
   return i8 || a.p_format <= FOVEA_P_FORMAT_E4M3_448 ? host::tiles() : nullptr;
 }
 
@@ -530,6 +593,7 @@ Text offer_listed(const Context& ctx, const QuantListed& listed, Plan& plan) {
   p.list = listed.list, p.skipped = listed.skipped, p.skip_margin = listed.skip_margin;
   p.keys_bound = listed.lists().keys_bound();
   p.a = a, p.scores = score_tiles(a), p.values = value_tiles(a);
+  p.apart = p.values && (a.p_format == FOVEA_P_FORMAT_I8 || (a.paged() && a.v_axis.scale));
   p.d_row = p.scores ? host::tile_padded(call.d) : call.d;
   p.e_row = p.values ? host::tile_padded(call.e) : host::padded(call.e);
   // Few tiles are left apart: there are threads for them.

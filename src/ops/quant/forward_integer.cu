@@ -38,6 +38,8 @@ Text refuses(const Context& ctx, const QuantAttend& call) {
   if (!of_tiles(call.q_axis)) return "q_scale is not one of blocks of 64 rows or more";
   if (!of_tiles(call.k_axis) || !of_tiles(call.v_axis))
     return "k_scale or v_scale is not one of blocks of 64 keys or more";
+  if (call.paged()) return reason_given("page_table");
+  if (q.cache_row) return reason_given("cache_row");
   if (a.score.softcap > 0) return reason_given("softcap");
   if (call.delta) return reason_given("delta");
   if (call.v_mean) return reason_given("v_mean");

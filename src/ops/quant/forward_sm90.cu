@@ -125,6 +125,9 @@ Text integer_refuses(const QuantAttend& a) {
 Text refuses(const Context& ctx, const QuantAttend& a) {
   const Attend& call = a.attend;
   if (Text why = hopper_refuses(ctx, call.sequences); !why.empty()) return why;
+  // Its boxes of v_t and its scales are those of a sequence: a tile may lie in several pages.
+  if (a.paged()) return reason_given("page_table");
+  if (call.sequences.cache_row) return reason_given("cache_row");
   if (!a.v_t || !a.permuted)
     return "v_t of code_order FOVEA_CODE_ORDER_V_PERM16 is not given, wanted in place of v";
   if (call.score.softcap > 0) return reason_given("softcap");

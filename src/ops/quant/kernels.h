@@ -225,6 +225,12 @@ struct BlockScales {
   }
 };
 
+// Where a key is kept: the row of k, v, scales and means that has it, and its number there.  Of a
+// page both are the page's; row < 0: the page is absent.
+struct CodePlace {
+  int64_t row, number;
+};
+
 // q, k, v of `attend` are codes, its v absent with v_t; `attend.d`: columns they stand for.
 struct QuantAttend {
   Attend attend;
@@ -239,11 +245,25 @@ struct QuantAttend {
   FOVEA_HD ScaleRow q_scales(const Sequence& q, int64_t r, int64_t head) const {
     return row(q_axis, q.batch, head, attend.sequences.query_start, attend.s, r, attend.d);
   }
+  FOVEA_HD bool paged() const { return attend.sequences.page; }
+  // Key j of a sequence, of those that it has.
+  FOVEA_HD CodePlace place(const Sequence& q, int64_t j) const {
+    const Sequences& at = attend.sequences;
+    if (!at.page) return {q.key_batch, j};
+    return {at.page_of(q, j), j % at.page};
+  }
+  // Of the key at a place, or without pages of a sequence's keys.
+  FOVEA_HD ScaleRow k_scales(const CodePlace& at, int64_t r, int64_t g) const {
+    return row(k_axis, at.row, g, attend.sequences.key_start, attend.t, r, attend.d);
+  }
+  FOVEA_HD ScaleRow v_scales(const CodePlace& at, int64_t r, int64_t g) const {
+    return row(v_axis, at.row, g, attend.sequences.key_start, attend.t, r, attend.e);
+  }
   FOVEA_HD ScaleRow k_scales(const Sequence& q, int64_t r, int64_t g) const {
-    return row(k_axis, q.key_batch, g, attend.sequences.key_start, attend.t, r, attend.d);
+    return k_scales(CodePlace{q.key_batch, 0}, r, g);
   }
   FOVEA_HD ScaleRow v_scales(const Sequence& q, int64_t r, int64_t g) const {
-    return row(v_axis, q.key_batch, g, attend.sequences.key_start, attend.t, r, attend.e);
+    return v_scales(CodePlace{q.key_batch, 0}, r, g);
   }
   FOVEA_HD BlockScales q_blocks(const Sequence& q, int64_t r, int64_t head) const {
     return blocks(q_axis, q.batch, head, attend.sequences.query_start, attend.s, r);
@@ -256,9 +276,13 @@ struct QuantAttend {
   }
   // A scale of v that is one for all keys belongs to the finished sums.
   FOVEA_HD bool v_scale_last() const {
-    return v_axis.group == FOVEA_SCALE_GROUP_CHANNEL ||
-           (v_axis.group == FOVEA_SCALE_GROUP_BLOCK && !v_axis.block);
+    return !paged() && (v_axis.group == FOVEA_SCALE_GROUP_CHANNEL ||
+                        (v_axis.group == FOVEA_SCALE_GROUP_BLOCK && !v_axis.block));
   }
+  // Means of pages belong to keys, others to rows and to finished sums.
+  FOVEA_HD bool k_mean_of_keys() const { return paged() && k_mean; }
+  FOVEA_HD bool v_mean_of_keys() const { return paged() && v_mean; }
+  FOVEA_HD bool v_mean_last() const { return !paged() && v_mean; }
   // Column of v_t where key 0 of sequence r stands.
   FOVEA_HD int64_t v_column(int64_t r) const {
     return first_entry(attend.sequences.key_start, attend.t, r, kCodeRun) *
@@ -266,12 +290,12 @@ struct QuantAttend {
   }
   // Column of v_t, from there on, where key j stands.
   FOVEA_HD int64_t column_of(int64_t j) const { return permuted ? fovea::permuted(j) : j; }
-  // Where key j's values start, in v_t if it is given, else in v; packed, in halves of bytes.
-  FOVEA_HD int64_t value_at(const Sequence& q, int64_t r, int64_t g, int64_t j) const {
+  // Where a key's values start, in v_t if it is given, else in v; packed, in halves of bytes.
+  FOVEA_HD int64_t value_at(const Sequence& q, const CodePlace& at, int64_t r, int64_t g) const {
     const int64_t* v = attend.v.stride;
-    if (!v_t) return q.key_batch * v[0] + (q.key_begin + j) * v[1] + g * v[2];
-    const int64_t column = v_column(r) + column_of(j);
-    const int64_t head = q.key_batch * v_t.stride[0] + g * v_t.stride[1];
+    if (!v_t) return at.row * v[0] + (q.key_begin + at.number) * v[1] + g * v[2];
+    const int64_t column = v_column(r) + column_of(at.number);
+    const int64_t head = at.row * v_t.stride[0] + g * v_t.stride[1];
     if (!is_packed(v_kind)) return head + column * v_t.stride[3];
     return 2 * (head + (column >> 1) * v_t.stride[3]) + (column & 1);
   }
@@ -279,7 +303,7 @@ struct QuantAttend {
   FOVEA_HD int64_t value_stride() const {
     return v_t ? v_t.stride[2] * (is_packed(v_kind) ? 2 : 1) : attend.v.stride[3];
   }
-  // What codes of v are to be multiplied with before they are summed.
+  // What codes of v are to be multiplied with before they are summed; of key number j of its row.
   FOVEA_HD float value_scale(const ScaleRow& scales, int64_t j, int64_t c) const {
     if (v_scale_last()) return 1;
     return scales(v_axis.micro_t() ? column_of(j) : j, c);
@@ -287,7 +311,8 @@ struct QuantAttend {
 
   // A row constant shows in lse, under softcap and beside a sink.
   FOVEA_HD bool shifts() const {
-    return k_mean && (attend.lse || attend.score.softcap > 0 || attend.score.sink_logit);
+    return k_mean && !paged() &&
+           (attend.lse || attend.score.softcap > 0 || attend.score.sink_logit);
   }
   FOVEA_HD int64_t mean_of(int64_t r, const IntVector& start) const { return start ? r : 0; }
   FOVEA_HD const float* k_mean_of(const Sequence& q, int64_t r, int64_t g) const {
@@ -315,10 +340,10 @@ struct QuantAttend {
     const int64_t* at = attend.q.stride;
     return {attend.q.data, q.batch * at[0] + row * at[1] + head * at[2], at[3], kind};
   }
-  FOVEA_HD CodeRow k_codes(const Sequence& q, int64_t g, int64_t j) const {
+  FOVEA_HD CodeRow k_codes(const Sequence& q, const CodePlace& place, int64_t g) const {
     const int64_t* at = attend.k.stride;
-    return {attend.k.data, q.key_batch * at[0] + (q.key_begin + j) * at[1] + g * at[2], at[3],
-            kind};
+    return {attend.k.data, place.row * at[0] + (q.key_begin + place.number) * at[1] + g * at[2],
+            at[3], kind};
   }
   // delta of row i and key 0 of the sequence.
   FOVEA_HD const float* delta_of(const Sequence& q, int64_t r, int64_t head, int64_t i) const {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <initializer_list>
+#include <utility>
 
 #include "core/dtype.h"
 #include "core/list_fields.h"
@@ -114,7 +115,12 @@ Attend attend_of(const fovea_quant_forward_params& p, int32_t pack) {
     fail(FOVEA_UNSUPPORTED, "%s: widths d = %lld and e = %lld, wanted at most %lld", kForward,
          lld(a.d), lld(a.e), lld(kWidthMax));
   read_sequences(a, kForward, p);
-  place_keys(a.sequences, kForward, "k", p.k, {}, p.key_max);
+  a.sequences.cache_row = int_vector(p.cache_row);
+  for (const auto& [x, name] :
+       {std::pair{&p.page_table, "page_table"}, std::pair{&p.cache_row, "cache_row"}})
+    if (x->data && p.key_start.data)
+      refuse("%s: key_start is given with %s, wanted one of them", kForward, name);
+  place_keys(a.sequences, kForward, "k", p.k, p.page_table, p.key_max);
   a.columns = a.sequences.capacity;
   a.mask.window = read_window(kForward, p);
   read_score(a, kForward, p);
@@ -221,8 +227,17 @@ void read_means(QuantAttend& a, const fovea_quant_forward_params& p) {
                   "query_start");
 }
 
+// What would have a column for each key, or a constant of a row, where pages have their own.
+void check_pages(const fovea_quant_forward_params& p) {
+  if (!p.page_table.data) return;
+  for (const auto& [x, name] : {std::pair{&p.q_plain, "q_plain"}, std::pair{&p.delta, "delta"},
+                                std::pair{&p.index, "index"}})
+    if (x->data) refuse("%s: %s is given with page_table, wanted one of them", kForward, name);
+}
+
 QuantAttend resolve(const fovea_quant_forward_params& p) {
   QuantAttend a{};
+  check_pages(p);
   check_enum("code_format", p.code_format, FOVEA_CODE_FORMAT_E2M1, "fovea_code_format");
   check_enum("p_format", p.p_format, FOVEA_P_FORMAT_E2M1_ONE, "fovea_p_format");
   check_enum("accumulate", p.accumulate, FOVEA_ACCUMULATE_HALF_64, "fovea_accumulate");

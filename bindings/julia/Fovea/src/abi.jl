@@ -527,6 +527,8 @@ struct QuantForwardParams
     key_start::Tensor
     query_len::Tensor
     key_len::Tensor
+    page_table::Tensor
+    cache_row::Tensor
     sink_logit::Tensor
     k_mean::Tensor
     q_plain::Tensor

@@ -860,6 +860,13 @@ Smoothing.  k stands for keys less `k_mean`, so each score of row i lacks the sa
 rows lacks delta, as `quant_quantize` writes it; then `k_mean` asks for `q_plain`.  `v_mean` is added to
 o, times the share of l that keys have.
 
+Pages.  With `page_table` token j of a sequence is token j % page of pool page
+`page_table`[row][j / page].  A pool is what `quant_quantize` makes of x (pool, page, g, d), a page
+a sequence of its batch.  Blocks, groups, padded columns and means are those of a page.  With
+block = 0 one scale serves a page, and a page's last block may be shorter.  Means belong to the
+keys of their page, `k_j` = `k_scale` k + `k_mean` and `v_j` = `v_scale` v + `v_mean`: scores lack nothing.
+A mean that pages share has stride 0.  Runs of `p_format` are counted as without pages.
+
 Lists.  With index row i sees those keys alone that its list names and its window leaves, a key
 as often as it is named.
 
@@ -901,8 +908,9 @@ of v: block, channel, and `micro16_t`, `micro32_t` of `v_t`.
 Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
 CUDA.  Tensor cores ask for more:
 
-      all              v_t in v_perm16; no softcap, delta or v_mean; d a multiple of 16 and e of 8,
-                       up to 256; rows of q, k, v_t, o contiguous and 16-byte aligned
+      all              v_t in v_perm16; no softcap, delta, v_mean, page_table or cache_row; d a
+                       multiple of 16 and e of 8, up to 256; rows of q, k, v_t, o contiguous and
+                       16-byte aligned
       sm_90, e4m3      p_format e4m3_256, groups block of 0, 64 or 128 tokens, v_group block; no
                        k_mean
       sm_90, i8, e4m3  p_format e4m3_448, q_scale and k_scale; q_group block or thread_q, q_block 0
@@ -915,28 +923,30 @@ CUDA.  Tensor cores ask for more:
 
 Sizes are Julia's, fastest first.
 - `q`: (d, h, s, b) e4m3 i8 u8: u8: pairs of columns, see `code_format`
-- `k`: (d, g, t, `key_b`) as q
-- `v`: (e, g, t, `key_b`) e4m3 i8 f16 bf16: this or `v_t`
-- `v_t`: (padded, e, g, `key_b`) e4m3 i8 u8: values with tokens contiguous, in `code_order`, placed as `quant_quantize` does
+- `k`: (d, g, t, rows) or paged (d, g, page, pool) as q
+- `v`: (e, g, t, rows) or paged (e, g, page, pool) e4m3 i8 f16 bf16: this or `v_t`
+- `v_t`: (padded, e, g, rows) or paged (padded, e, g, pool) e4m3 i8 u8: values with tokens contiguous, in `code_order`, placed as `quant_quantize` does
 - `q_scale`: (`q_blocks`, h, b) f32 e4m3 u8: absent: 1
-- `k_scale`: (`k_blocks`, g, `key_b`) f32 e4m3 u8: absent: 1
-- `v_scale`: (`v_blocks`, g, `key_b`) f32 e4m3 u8: absent: 1
+- `k_scale`: (`k_blocks`, g, rows) or paged (`k_blocks`, g, pool) f32 e4m3 u8: absent: 1
+- `v_scale`: (`v_blocks`, g, rows) or paged (`v_blocks`, g, pool) f32 e4m3 u8: absent: 1
 - `o`: output, (e, h, s, b) f32 f16 bf16
 - `lse`: output, (s, h, b) f32: natural log of each row's sum
 - `query_start`: (r+1) i32: first packed row of each sequence, ascending from 0; then b = 1
-- `key_start`: (r+1) i32: first packed key of each sequence
+- `key_start`: (r+1) i32: first packed key of each sequence; not with `page_table` or `cache_row`
 - `query_len`: (r) i32: rows in use, at most s or the packed extent
-- `key_len`: (r) i32: keys in use, at most t or the packed extent
+- `key_len`: (r) i32: keys in use, at most t, packed extent or pages \\* page
+- `page_table`: (pages, rows) i32: pool page of each logical page; -1: absent, its keys are not seen
+- `cache_row`: (r) i32: row of `page_table`, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number
 - `sink_logit`: (h) f32: a learned term of the denominator: not scaled or capped
-- `k_mean`: (wide, means, g, `key_b`) f32: what k stands for less than; means = 1, packed r
-- `q_plain`: (wide, h, s, b) f32 f16 bf16: rows that q's codes stand for, in `k_mean`'s columns
-- `delta`: (t, deltas, h, b) f32: for each 128 rows of a sequence, placed as block scales are
-- `v_mean`: (e, `v_means`, g, `key_b`) f32: `v_means` = 1, packed r
-- `index`: (keep, n, x, b) i32: entries of each list row
+- `k_mean`: (wide, means, g, rows) or paged (wide, means, g, pool) f32: what k stands for less than; means = 1, packed r
+- `q_plain`: (wide, h, s, b) f32 f16 bf16: rows that q's codes stand for, in `k_mean`'s columns; not with `page_table`
+- `delta`: (t, deltas, h, b) f32: for each 128 rows of a sequence, placed as block scales are; not with `page_table`
+- `v_mean`: (e, `v_means`, g, rows) or paged (e, `v_means`, g, pool) f32: `v_means` = 1, packed r
+- `index`: (keep, n, x, b) i32: entries of each list row; not with `page_table`
 - `index_count`: (n, x, b) i32: entries in use; with index
 - `skipped`: output, (1) i64: tiles that some row of a group sees and that were skipped, over all groups; with index
 - `query_max`: longest sequence of rows, bounds the grid; 0: s
-- `key_max`: longest sequence of keys; 0: t
+- `key_max`: longest sequence of keys; 0: t, or pages \\* page
 - `window_left`: keys seen to the left, the row's own position counted; 0: all
 - `window_right`: keys seen to the right, the row's own position counted; 0: all, 1: none after itself
 - `scale`: > 0; 0: 1 / sqrt(columns of q)
@@ -960,12 +970,12 @@ Sizes are Julia's, fastest first.
 """
 function quant_forward(ctx::Target, q, k;
     v=nothing, v_t=nothing, q_scale=nothing, k_scale=nothing, v_scale=nothing, o=true, lse=false,
-    query_start=nothing, key_start=nothing, query_len=nothing, key_len=nothing, sink_logit=nothing,
-    k_mean=nothing, q_plain=nothing, delta=nothing, v_mean=nothing, index=nothing,
-    index_count=nothing, skipped=false, query_max=0, key_max=0, window_left=0, window_right=0,
-    scale=0, softcap=0, skip_margin=0, causal=false, q_block=0, k_block=0, code_order=0,
-    code_format=0, v_format=0, p_format=0, accumulate=0, q_group=0, k_group=0, v_group=0,
-    v_block=0, block_rows=0, block_keys=0, entry_keys=0)
+    query_start=nothing, key_start=nothing, query_len=nothing, key_len=nothing, page_table=nothing,
+    cache_row=nothing, sink_logit=nothing, k_mean=nothing, q_plain=nothing, delta=nothing,
+    v_mean=nothing, index=nothing, index_count=nothing, skipped=false, query_max=0, key_max=0,
+    window_left=0, window_right=0, scale=0, softcap=0, skip_margin=0, causal=false, q_block=0,
+    k_block=0, code_order=0, code_format=0, v_format=0, p_format=0, accumulate=0, q_group=0,
+    k_group=0, v_group=0, v_block=0, block_rows=0, block_keys=0, entry_keys=0)
     in_q = needed(ctx, "quant_forward", "q", q)
     in_k = needed(ctx, "quant_forward", "k", k)
     in_v = whole(ctx, "quant_forward", "v", v)
@@ -977,6 +987,8 @@ function quant_forward(ctx::Target, q, k;
     in_key_start = whole(ctx, "quant_forward", "key_start", key_start)
     in_query_len = whole(ctx, "quant_forward", "query_len", query_len)
     in_key_len = whole(ctx, "quant_forward", "key_len", key_len)
+    in_page_table = whole(ctx, "quant_forward", "page_table", page_table)
+    in_cache_row = whole(ctx, "quant_forward", "cache_row", cache_row)
     in_sink_logit = whole(ctx, "quant_forward", "sink_logit", sink_logit)
     in_k_mean = whole(ctx, "quant_forward", "k_mean", k_mean)
     in_q_plain = whole(ctx, "quant_forward", "q_plain", q_plain)
@@ -992,8 +1004,9 @@ function quant_forward(ctx::Target, q, k;
     out_skipped = output(ctx, skipped, q, Int64,
         () -> (1,))
     GC.@preserve(in_q, in_k, in_v, in_v_t, in_q_scale, in_k_scale, in_v_scale, out_o, out_lse,
-        in_query_start, in_key_start, in_query_len, in_key_len, in_sink_logit, in_k_mean,
-        in_q_plain, in_delta, in_v_mean, in_index, in_index_count, out_skipped, begin
+        in_query_start, in_key_start, in_query_len, in_key_len, in_page_table, in_cache_row,
+        in_sink_logit, in_k_mean, in_q_plain, in_delta, in_v_mean, in_index, in_index_count,
+        out_skipped, begin
         params = QuantForwardParams(sizeof(QuantForwardParams),
             tensor(ctx, "quant_forward", "q", in_q),
             tensor(ctx, "quant_forward", "k", in_k),
@@ -1008,6 +1021,8 @@ function quant_forward(ctx::Target, q, k;
             tensor(ctx, "quant_forward", "key_start", in_key_start),
             tensor(ctx, "quant_forward", "query_len", in_query_len),
             tensor(ctx, "quant_forward", "key_len", in_key_len),
+            tensor(ctx, "quant_forward", "page_table", in_page_table),
+            tensor(ctx, "quant_forward", "cache_row", in_cache_row),
             tensor(ctx, "quant_forward", "sink_logit", in_sink_logit),
             tensor(ctx, "quant_forward", "k_mean", in_k_mean),
             tensor(ctx, "quant_forward", "q_plain", in_q_plain),

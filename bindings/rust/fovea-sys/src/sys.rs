@@ -805,6 +805,13 @@ c_struct! {
     /// rows lacks delta, as quant_quantize writes it; then k_mean asks for q_plain.  v_mean is added to
     /// o, times the share of l that keys have.
     ///
+    /// Pages.  With page_table token j of a sequence is token j % page of pool page
+    /// page_table[row][j / page].  A pool is what quant_quantize makes of x (pool, page, g, d), a page
+    /// a sequence of its batch.  Blocks, groups, padded columns and means are those of a page.  With
+    /// block = 0 one scale serves a page, and a page's last block may be shorter.  Means belong to the
+    /// keys of their page, k_j = k_scale k + k_mean and v_j = v_scale v + v_mean: scores lack nothing.
+    /// A mean that pages share has stride 0.  Runs of p_format are counted as without pages.
+    ///
     /// Lists.  With index row i sees those keys alone that its list names and its window leaves, a key
     /// as often as it is named.
     ///   list head  Query head i has list head i / (h / x); x divides h.
@@ -841,8 +848,9 @@ c_struct! {
     ///
     /// Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
     /// CUDA.  Tensor cores ask for more:
-    ///   all              v_t in v_perm16; no softcap, delta or v_mean; d a multiple of 16 and e of 8,
-    ///                    up to 256; rows of q, k, v_t, o contiguous and 16-byte aligned
+    ///   all              v_t in v_perm16; no softcap, delta, v_mean, page_table or cache_row; d a
+    ///                    multiple of 16 and e of 8, up to 256; rows of q, k, v_t, o contiguous and
+    ///                    16-byte aligned
     ///   sm_90, e4m3      p_format e4m3_256, groups block of 0, 64 or 128 tokens, v_group block; no
     ///                    k_mean
     ///   sm_90, i8, e4m3  p_format e4m3_448, q_scale and k_scale; q_group block or thread_q, q_block 0
@@ -853,51 +861,53 @@ c_struct! {
     ///                    index
     ///   sm_90, index     as i8; block_rows = 128, entry_keys = block_keys or 0; no skip_margin
     /// ```
-    fovea_quant_forward_params: 2128 bytes;
+    fovea_quant_forward_params: 2320 bytes;
     struct_size: usize = 0, "sizeof(fovea_quant_forward_params)";
     q: fovea_tensor = 8, "`(b, s, h, d)` e4m3 i8 u8: u8: pairs of columns, see code_format";
-    k: fovea_tensor = 104, "`(key_b, t, g, d)` as q";
-    v: fovea_tensor = 200, "`(key_b, t, g, e)` e4m3 i8 f16 bf16: this or v_t";
-    v_t: fovea_tensor = 296, "`(key_b, g, e, padded)` e4m3 i8 u8: values with tokens contiguous, in code_order, placed as quant_quantize does";
+    k: fovea_tensor = 104, "`(rows, t, g, d) or paged (pool, page, g, d)` as q";
+    v: fovea_tensor = 200, "`(rows, t, g, e) or paged (pool, page, g, e)` e4m3 i8 f16 bf16: this or v_t";
+    v_t: fovea_tensor = 296, "`(rows, g, e, padded) or paged (pool, g, e, padded)` e4m3 i8 u8: values with tokens contiguous, in code_order, placed as quant_quantize does";
     q_scale: fovea_tensor = 392, "`(b, h, q_blocks)` f32 e4m3 u8: absent: 1";
-    k_scale: fovea_tensor = 488, "`(key_b, g, k_blocks)` f32 e4m3 u8: absent: 1";
-    v_scale: fovea_tensor = 584, "`(key_b, g, v_blocks)` f32 e4m3 u8: absent: 1";
+    k_scale: fovea_tensor = 488, "`(rows, g, k_blocks) or paged (pool, g, k_blocks)` f32 e4m3 u8: absent: 1";
+    v_scale: fovea_tensor = 584, "`(rows, g, v_blocks) or paged (pool, g, v_blocks)` f32 e4m3 u8: absent: 1";
     o: fovea_tensor = 680, "`(b, s, h, e)` f32 f16 bf16";
     lse: fovea_tensor = 776, "`(b, h, s)` f32: natural log of each row's sum";
     query_start: fovea_tensor = 872, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
-    key_start: fovea_tensor = 968, "`(r+1)` i32: first packed key of each sequence";
+    key_start: fovea_tensor = 968, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
     query_len: fovea_tensor = 1064, "`(r)` i32: rows in use, at most s or the packed extent";
-    key_len: fovea_tensor = 1160, "`(r)` i32: keys in use, at most t or the packed extent";
-    sink_logit: fovea_tensor = 1256, "`(h)` f32: a learned term of the denominator: not scaled or capped";
-    k_mean: fovea_tensor = 1352, "`(key_b, g, means, wide)` f32: what k stands for less than; means = 1, packed r";
-    q_plain: fovea_tensor = 1448, "`(b, s, h, wide)` f32 f16 bf16: rows that q's codes stand for, in k_mean's columns";
-    delta: fovea_tensor = 1544, "`(b, h, deltas, t)` f32: for each 128 rows of a sequence, placed as block scales are";
-    v_mean: fovea_tensor = 1640, "`(key_b, g, v_means, e)` f32: v_means = 1, packed r";
-    index: fovea_tensor = 1736, "`(b, x, n, keep)` i32: entries of each list row";
-    index_count: fovea_tensor = 1832, "`(b, x, n)` i32: entries in use; with index";
-    skipped: fovea_tensor = 1928, "`(1)` i64: tiles that some row of a group sees and that were skipped, over all groups; with index";
-    query_max: i64 = 2024, "longest sequence of rows, bounds the grid; 0: s";
-    key_max: i64 = 2032, "longest sequence of keys; 0: t";
-    window_left: i64 = 2040, "keys seen to the left, the row's own position counted; 0: all";
-    window_right: i64 = 2048, "keys seen to the right, the row's own position counted; 0: all, 1: none after itself";
-    scale: f32 = 2056, r"\> 0; 0: 1 / sqrt(columns of q)";
-    softcap: f32 = 2060, r"\> 0; 0: none";
-    skip_margin: f32 = 2064, "in nats, with index; 0: nothing is skipped";
-    causal: i32 = 2068, "1: window_right = 1";
-    q_block: i32 = 2072, "rows that share an entry of q_scale: 16, 32 or a multiple of 64; 0: all of a sequence; thread_q: the run";
-    k_block: i32 = 2076, "keys that share an entry of k_scale, as q_block; thread_k: the run";
-    code_order: i32 = 2080, "The fovea_code_order.";
-    code_format: i32 = 2084, "The fovea_code_format.";
-    v_format: i32 = 2088, "The fovea_code_format.";
-    p_format: i32 = 2092, "The fovea_p_format.";
-    accumulate: i32 = 2096, "The fovea_accumulate.";
-    q_group: i32 = 2100, "The fovea_scale_group.";
-    k_group: i32 = 2104, "The fovea_scale_group.";
-    v_group: i32 = 2108, "The fovea_scale_group.";
-    v_block: i32 = 2112, "keys that share an entry of v_scale, as q_block";
-    block_rows: i32 = 2116, "rows of a list row: 1 .. 128; 0 without index";
-    block_keys: i32 = 2120, "keys of an entry: a multiple of 64 up to 65536; 0 without index";
-    entry_keys: i32 = 2124, "from an entry's first key to the next's: a multiple of 64, at most block_keys; 0: block_keys";
+    key_len: fovea_tensor = 1160, "`(r)` i32: keys in use, at most t, packed extent or pages * page";
+    page_table: fovea_tensor = 1256, "`(rows, pages)` i32: pool page of each logical page; -1: absent, its keys are not seen";
+    cache_row: fovea_tensor = 1352, "`(r)` i32: row of page_table, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number";
+    sink_logit: fovea_tensor = 1448, "`(h)` f32: a learned term of the denominator: not scaled or capped";
+    k_mean: fovea_tensor = 1544, "`(rows, g, means, wide) or paged (pool, g, means, wide)` f32: what k stands for less than; means = 1, packed r";
+    q_plain: fovea_tensor = 1640, "`(b, s, h, wide)` f32 f16 bf16: rows that q's codes stand for, in k_mean's columns; not with page_table";
+    delta: fovea_tensor = 1736, "`(b, h, deltas, t)` f32: for each 128 rows of a sequence, placed as block scales are; not with page_table";
+    v_mean: fovea_tensor = 1832, "`(rows, g, v_means, e) or paged (pool, g, v_means, e)` f32: v_means = 1, packed r";
+    index: fovea_tensor = 1928, "`(b, x, n, keep)` i32: entries of each list row; not with page_table";
+    index_count: fovea_tensor = 2024, "`(b, x, n)` i32: entries in use; with index";
+    skipped: fovea_tensor = 2120, "`(1)` i64: tiles that some row of a group sees and that were skipped, over all groups; with index";
+    query_max: i64 = 2216, "longest sequence of rows, bounds the grid; 0: s";
+    key_max: i64 = 2224, "longest sequence of keys; 0: t, or pages * page";
+    window_left: i64 = 2232, "keys seen to the left, the row's own position counted; 0: all";
+    window_right: i64 = 2240, "keys seen to the right, the row's own position counted; 0: all, 1: none after itself";
+    scale: f32 = 2248, r"\> 0; 0: 1 / sqrt(columns of q)";
+    softcap: f32 = 2252, r"\> 0; 0: none";
+    skip_margin: f32 = 2256, "in nats, with index; 0: nothing is skipped";
+    causal: i32 = 2260, "1: window_right = 1";
+    q_block: i32 = 2264, "rows that share an entry of q_scale: 16, 32 or a multiple of 64; 0: all of a sequence; thread_q: the run";
+    k_block: i32 = 2268, "keys that share an entry of k_scale, as q_block; thread_k: the run";
+    code_order: i32 = 2272, "The fovea_code_order.";
+    code_format: i32 = 2276, "The fovea_code_format.";
+    v_format: i32 = 2280, "The fovea_code_format.";
+    p_format: i32 = 2284, "The fovea_p_format.";
+    accumulate: i32 = 2288, "The fovea_accumulate.";
+    q_group: i32 = 2292, "The fovea_scale_group.";
+    k_group: i32 = 2296, "The fovea_scale_group.";
+    v_group: i32 = 2300, "The fovea_scale_group.";
+    v_block: i32 = 2304, "keys that share an entry of v_scale, as q_block";
+    block_rows: i32 = 2308, "rows of a list row: 1 .. 128; 0 without index";
+    block_keys: i32 = 2312, "keys of an entry: a multiple of 64 up to 65536; 0 without index";
+    entry_keys: i32 = 2316, "from an entry's first key to the next's: a multiple of 64, at most block_keys; 0: block_keys";
 }
 
 c_struct! {

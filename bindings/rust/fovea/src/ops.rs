@@ -417,6 +417,13 @@ op! {
     /// rows lacks delta, as quant_quantize writes it; then k_mean asks for q_plain.  v_mean is added to
     /// o, times the share of l that keys have.
     ///
+    /// Pages.  With page_table token j of a sequence is token j % page of pool page
+    /// page_table[row][j / page].  A pool is what quant_quantize makes of x (pool, page, g, d), a page
+    /// a sequence of its batch.  Blocks, groups, padded columns and means are those of a page.  With
+    /// block = 0 one scale serves a page, and a page's last block may be shorter.  Means belong to the
+    /// keys of their page, k_j = k_scale k + k_mean and v_j = v_scale v + v_mean: scores lack nothing.
+    /// A mean that pages share has stride 0.  Runs of p_format are counted as without pages.
+    ///
     /// Lists.  With index row i sees those keys alone that its list names and its window leaves, a key
     /// as often as it is named.
     ///   list head  Query head i has list head i / (h / x); x divides h.
@@ -453,8 +460,9 @@ op! {
     ///
     /// Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
     /// CUDA.  Tensor cores ask for more:
-    ///   all              v_t in v_perm16; no softcap, delta or v_mean; d a multiple of 16 and e of 8,
-    ///                    up to 256; rows of q, k, v_t, o contiguous and 16-byte aligned
+    ///   all              v_t in v_perm16; no softcap, delta, v_mean, page_table or cache_row; d a
+    ///                    multiple of 16 and e of 8, up to 256; rows of q, k, v_t, o contiguous and
+    ///                    16-byte aligned
     ///   sm_90, e4m3      p_format e4m3_256, groups block of 0, 64 or 128 tokens, v_group block; no
     ///                    k_mean
     ///   sm_90, i8, e4m3  p_format e4m3_448, q_scale and k_scale; q_group block or thread_q, q_block 0
@@ -468,30 +476,32 @@ op! {
     QuantForward(quant_forward: fovea_quant_forward_params, fovea_quant_forward, fovea_quant_forward_workspace)
     new {
         q set_q: in, "`(b, s, h, d)` e4m3 i8 u8: u8: pairs of columns, see code_format";
-        k set_k: in, "`(key_b, t, g, d)` as q";
+        k set_k: in, "`(rows, t, g, d) or paged (pool, page, g, d)` as q";
         o set_o: out, "`(b, s, h, e)` f32 f16 bf16";
     }
     may {
-        v set_v: in, "`(key_b, t, g, e)` e4m3 i8 f16 bf16: this or v_t";
-        v_t set_v_t: in, "`(key_b, g, e, padded)` e4m3 i8 u8: values with tokens contiguous, in code_order, placed as quant_quantize does";
+        v set_v: in, "`(rows, t, g, e) or paged (pool, page, g, e)` e4m3 i8 f16 bf16: this or v_t";
+        v_t set_v_t: in, "`(rows, g, e, padded) or paged (pool, g, e, padded)` e4m3 i8 u8: values with tokens contiguous, in code_order, placed as quant_quantize does";
         q_scale set_q_scale: in, "`(b, h, q_blocks)` f32 e4m3 u8: absent: 1";
-        k_scale set_k_scale: in, "`(key_b, g, k_blocks)` f32 e4m3 u8: absent: 1";
-        v_scale set_v_scale: in, "`(key_b, g, v_blocks)` f32 e4m3 u8: absent: 1";
+        k_scale set_k_scale: in, "`(rows, g, k_blocks) or paged (pool, g, k_blocks)` f32 e4m3 u8: absent: 1";
+        v_scale set_v_scale: in, "`(rows, g, v_blocks) or paged (pool, g, v_blocks)` f32 e4m3 u8: absent: 1";
         lse set_lse: out, "`(b, h, s)` f32: natural log of each row's sum";
         query_start set_query_start: in, "`(r+1)` i32: first packed row of each sequence, ascending from 0; then b = 1";
-        key_start set_key_start: in, "`(r+1)` i32: first packed key of each sequence";
+        key_start set_key_start: in, "`(r+1)` i32: first packed key of each sequence; not with page_table or cache_row";
         query_len set_query_len: in, "`(r)` i32: rows in use, at most s or the packed extent";
-        key_len set_key_len: in, "`(r)` i32: keys in use, at most t or the packed extent";
+        key_len set_key_len: in, "`(r)` i32: keys in use, at most t, packed extent or pages * page";
+        page_table set_page_table: in, "`(rows, pages)` i32: pool page of each logical page; -1: absent, its keys are not seen";
+        cache_row set_cache_row: in, "`(r)` i32: row of page_table, or of k and v, that a sequence reads; -1 or past the last: no keys; absent: its own number";
         sink_logit set_sink_logit: in, "`(h)` f32: a learned term of the denominator: not scaled or capped";
-        k_mean set_k_mean: in, "`(key_b, g, means, wide)` f32: what k stands for less than; means = 1, packed r";
-        q_plain set_q_plain: in, "`(b, s, h, wide)` f32 f16 bf16: rows that q's codes stand for, in k_mean's columns";
-        delta set_delta: in, "`(b, h, deltas, t)` f32: for each 128 rows of a sequence, placed as block scales are";
-        v_mean set_v_mean: in, "`(key_b, g, v_means, e)` f32: v_means = 1, packed r";
-        index set_index: in, "`(b, x, n, keep)` i32: entries of each list row";
+        k_mean set_k_mean: in, "`(rows, g, means, wide) or paged (pool, g, means, wide)` f32: what k stands for less than; means = 1, packed r";
+        q_plain set_q_plain: in, "`(b, s, h, wide)` f32 f16 bf16: rows that q's codes stand for, in k_mean's columns; not with page_table";
+        delta set_delta: in, "`(b, h, deltas, t)` f32: for each 128 rows of a sequence, placed as block scales are; not with page_table";
+        v_mean set_v_mean: in, "`(rows, g, v_means, e) or paged (pool, g, v_means, e)` f32: v_means = 1, packed r";
+        index set_index: in, "`(b, x, n, keep)` i32: entries of each list row; not with page_table";
         index_count set_index_count: in, "`(b, x, n)` i32: entries in use; with index";
         skipped set_skipped: out, "`(1)` i64: tiles that some row of a group sees and that were skipped, over all groups; with index";
         query_max set_query_max: i64, "longest sequence of rows, bounds the grid; 0: s";
-        key_max set_key_max: i64, "longest sequence of keys; 0: t";
+        key_max set_key_max: i64, "longest sequence of keys; 0: t, or pages * page";
         window_left set_window_left: i64, "keys seen to the left, the row's own position counted; 0: all";
         window_right set_window_right: i64, "keys seen to the right, the row's own position counted; 0: all, 1: none after itself";
         scale set_scale: f32, r"\> 0; 0: 1 / sqrt(columns of q)";
