@@ -77,9 +77,7 @@ struct ScoreTile<FOVEA_I8, N> {
   static constexpr int32_t kMagic = 0x4b400000,
                            hidden = static_cast<int32_t>(0xff800000u - 0x4b400000u);
   static constexpr float kOffset = 12582912;
-  // A sum with kOffset on it.
-  __device__ static float lifted(int32_t sum) { return __int_as_float(sum + kMagic); }
-  __device__ static float to_float(int32_t sum) { return lifted(sum) - kOffset; }
+  __device__ static float to_float(int32_t sum) { return __int_as_float(sum + kMagic) - kOffset; }
 };
 
 // Where every 64 keys of a step begin: neighbours, or blocks of a list.
@@ -124,11 +122,11 @@ struct ScoreFactors {
   }
 };
 
-// The online softmax of block/softmax.cuh with weights of 2^8 p, or nearly 448 p, and a factor for
-// each part of a tile's keys; m in units of log2.
+// The online softmax of block/softmax.cuh with weights of 2^8 p, or 448 p, and a factor for each
+// part of a tile's keys; m in units of log2.
 template <int Dtype>
 struct LiftedSoftmax {
-  static constexpr float kLift = Dtype == FOVEA_I8 ? 8.8046875f : 8;
+  static constexpr float kLift = Dtype == FOVEA_I8 ? 8.807354922f : 8;
   float m[2] = {kNegativeInfinity, kNegativeInfinity}, l[2] = {};
 
   template <int N, int Parts>
@@ -171,22 +169,15 @@ struct LiftedSoftmax {
     for (int half = 0; half < 2; ++half) l[half] = fmaf(l[half], alpha[half], sum[half]);
   }
 
-  // The same of int32 sums, their maxima taken three at a time.  The offset of a sum and the base
-  // are one constant of the exponent: factors of 21 bits, and a base that is a multiple of the
-  // constant's last place, make it exact.
+  // The same of int32 sums, their maxima taken three at a time.
   template <int N, int Parts>
   __device__ void weigh(ScoreTile<FOVEA_I8, N>& tile, float (&alpha)[2],
-                        const float (&scale)[Parts]) {
+                        const float (&factor)[Parts]) {
     using Tile = ScoreTile<FOVEA_I8, N>;
     const int32_t(&sums)[N][4] = tile.sums[0];
     float(&x)[N][4] = tile.x[0];
     constexpr int each = N / Parts;
-    float top[2] = {m[0], m[1]}, base[2], sum[2] = {}, factor[Parts], offset[Parts][2], large = 0;
-#pragma unroll
-    for (int part = 0; part < Parts; ++part) {
-      factor[part] = __uint_as_float(__float_as_uint(scale[part]) & ~7u);
-      large = fmaxf(large, factor[part]);
-    }
+    float top[2] = {m[0], m[1]}, base[2], sum[2] = {};
 #pragma unroll
     for (int part = 0; part < Parts; ++part) {
       int32_t most[4][2];
@@ -206,14 +197,7 @@ struct LiftedSoftmax {
         top[half] = fmaxf(top[half], Tile::to_float(largest) * factor[part]);
       }
     }
-    // 8 times the power of two in the largest factor: its offset is less than 2^22 of these.
-    const float unit = __uint_as_float((__float_as_uint(large) & 0xff800000u) + (3u << 23));
-    move(top, alpha, base, fmaxf(unit, 0x1p-12f));
-#pragma unroll
-    for (int part = 0; part < Parts; ++part)
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-        offset[part][half] = fmaf(Tile::kOffset, factor[part], base[half]);
+    move(top, alpha, base);
 #pragma unroll
     for (int j = 0; j < N; ++j)
 #pragma unroll
@@ -221,8 +205,8 @@ struct LiftedSoftmax {
         float pair[2];
 #pragma unroll
         for (int c = 0; c < 2; ++c)
-          pair[c] = exp2_fast(
-              fmaf(Tile::lifted(sums[j][2 * half + c]), factor[j / each], -offset[j / each][half]));
+          pair[c] =
+              exp2_fast(fmaf(Tile::to_float(sums[j][2 * half + c]), factor[j / each], -base[half]));
         x[j][2 * half] = pair[0], x[j][2 * half + 1] = pair[1];
         sum[half] += pair[0] + pair[1];
       }
@@ -231,8 +215,8 @@ struct LiftedSoftmax {
   }
 
  private:
-  // m becomes the quad's `top`, moved up to where m - kLift is a multiple of `unit`.
-  __device__ void move(float (&top)[2], float (&alpha)[2], float (&base)[2], float unit = 0) {
+  // m becomes the quad's `top`.
+  __device__ void move(float (&top)[2], float (&alpha)[2], float (&base)[2]) {
 #pragma unroll
     for (int step = 1; step < 4; step *= 2)
 #pragma unroll
@@ -241,12 +225,6 @@ struct LiftedSoftmax {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       base[half] = top[half] == kNegativeInfinity ? 0.f : top[half] - kLift;
-      if (unit > 0) {
-        const float round = ScoreTile<FOVEA_I8, 1>::kOffset * unit;
-        const float near = base[half] + round - round;
-        base[half] = near < base[half] ? near + unit : near;
-        if (top[half] != kNegativeInfinity) top[half] = base[half] + kLift;
-      }
       alpha[half] = exp2_fast(m[half] - kLift - base[half]);
       m[half] = top[half];
     }
