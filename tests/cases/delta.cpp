@@ -373,9 +373,9 @@ void chains(std::vector<harness::Case>& cases) {
         add(words + kParts[i].first + " " + forms[(i + turn) % forms.size()],
             kernel + kParts[i].second);
   }
-  // The state alone: 70 chunks of few chains are walked in parts.
-  add("q:bf16 d=64 e=64 b=2 s=4430 h=1 g=1 x=1 state_in state_out beta gate_head gates=1",
-      "sm90.bf16.d64.parts");
+  // The state alone, in parts.
+  add("q:bf16 d=64 e=64 b=2 s=330 h=1 g=1 x=1 state_in state_out splits=3 beta gate_head gates=1",
+      "sm90.bf16.d64.parts3");
 }
 
 // The same under key gates.

@@ -424,10 +424,10 @@ void chains(GlaCases& cases) {
       cases.kernel(words + "e=64 b=2 s=270 hard=2 reset=1 state_in state_out gate_head splits=4",
                    kernel + ".head.parts4");
     }
-  // The state alone: 70 chunks of few chains are walked in parts.
-  const std::string alone = "q:bf16 d=64 e=64 b=2 s=4430 h=1 g=1 x=1 state_in state_out ";
-  cases.kernel(alone + "gate_head hard=1", "sm90.bf16.d64.head.parts");
-  cases.kernel(alone + "gate_key hard=1 splits=3", ".parts3");
+  // The state alone, in parts.
+  const std::string alone = "q:bf16 d=64 e=64 b=2 s=330 h=1 g=1 x=1 state_in state_out splits=3";
+  cases.kernel(alone, "sm90.bf16.d64.plain.parts3");
+  cases.kernel(alone + " gate_head hard=1", "sm90.bf16.d64.head.parts3");
 }
 
 // The same with key gates, in bf16.

@@ -393,6 +393,14 @@ bool of_rounding(const Call& call, const std::string& output) {
   return sums.count(output) && one_key(call);
 }
 
+// The square of how far apart outputs may be, beside their own.  Weights of 4 bits differ by a
+// third where backends meet the keys of a row in other tiles, and so round them under other maxima.
+double share_of(const Call& call) {
+  const Field* format = call.op->find("p_format");
+  const int32_t p = format ? *reinterpret_cast<const int32_t*>(call.params() + format->offset) : 0;
+  return p == FOVEA_P_FORMAT_E2M1_TWO || p == FOVEA_P_FORMAT_E2M1_ONE ? 0.06 : 0.01;
+}
+
 // The host's answer to the same call: each output within a tenth of its own size in the mean.
 // Coarse on purpose: what rounding allows is conformance's to say; this finds another function.
 void Runner::same_values() {
@@ -418,7 +426,7 @@ void Runner::same_values() {
       apart += (a - b) * (a - b), whole += a * a + b * b, ++count;
     });
     // A gradient of nothing is rounding: 0.01 an element.
-    if (!finite || apart <= 0.01 * whole + 1e-4 * count) continue;
+    if (!finite || apart <= share_of(call_) * whole + 1e-4 * count) continue;
     return failed(x.field->name + " is not the host's: " + std::to_string(std::sqrt(apart)) +
                   " of " + std::to_string(std::sqrt(whole)) + ", " +
                   fovea_context_last_kernel(ctx_));

@@ -27,7 +27,7 @@ class Update(Operation):
     """An operation that writes into its own inputs, those in `written`, and gives nothing."""
 
     def __init__(self, name, kernel, types, required, written):
-        self.written = written
+        self.written = kernel.written = written
         super().__init__(name, kernel, types, required)
 
     def schema(self, results):

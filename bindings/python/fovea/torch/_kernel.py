@@ -81,6 +81,7 @@ class Kernel:
     def __init__(self, op, inputs, outputs, numbers, results, shapes=None):
         self.op, self.inputs, self.outputs, self.results = op, inputs, outputs, results
         self.numbers, self.shapes, self.required = numbers, shapes, 0
+        self.written = ()  # names of inputs that the call writes into
         types = dict((name, kind) for name, kind, *_ in op.params._fields_)
         self.scalars = [
             (i, name, _KIND[types[name]], getattr(op.params, name).offset)
@@ -144,7 +145,11 @@ class Kernel:
                     packed = self.layout(field, x, x.stride(), heads_first, shapes)
                     # Tensor cores want contiguous rows: a copy costs less than the portable kernel.
                     scattered = x.is_cuda and field.spread is None and x.stride()[-1:] > (1,)
-                    if packed.__class__ is Repeated or scattered:
+                    repeated = packed.__class__ is Repeated
+                    if field.name in self.written:  # a copy would be written in its place
+                        if repeated:
+                            raise InvalidArgument(f"has strides {x.stride()}: elements share memory")
+                    elif repeated or scattered:
                         plan.copies.append((i, shapes.get(field.spread)))
                 _TENSOR(plan.params, field.offset, NOWHERE, packed)
                 plan.inputs.append((i, field.offset // 8))
