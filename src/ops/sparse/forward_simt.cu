@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The portable kernel, for every valid x_sparse_forward, and the mass of each key (mass.cuh).
 #include "core/dtype.h"
-#include "ops/sparse/kernels.h"
 #include "cuda/loop/list_tile.cuh"
+#include "ops/sparse/kernels.h"
 #include "ops/sparse/mass.cuh"
 
 namespace fovea {
