@@ -81,7 +81,8 @@ OPERATIONS = {
     "x_gsa": "gated slot attention",
     "x_project": "products of heads",
     "x_tpa": "tensor product attention",
-    "x_kv": "low-bit caches",
+    "x_kv_decode": "low-bit caches, decode",
+    "x_quant": "SageBwd",
     "x_multi_token": "multi-token",
     "x_kl_jensen_shannon": "other divergences",
     "x_kl_pool": "other divergences",
@@ -129,8 +130,13 @@ TOKENS = (  # of a case's name, in the order in which a label says them
     (r"lengths", "lengths given"),
     (r"quantising", "with quantisation"),
     (r"sage2", "SageAttention2"),
-    (r"sage(\w+)", "SageAttention2's {1}"),
+    (r"sage([qkv]4?)", "SageAttention2's {1}"),
+    (r"kivi\d|kvquant\d|turboquant\d", "{0}"),
+    (r"first", "tokens outside of heads"),
+    (r"int8", "8 bits"),
+    (r"both", "with the forward"),
     (r"f32|f16|e4m3|i8", "{0}"),
+    (r"gradients", "gradients"),
     (r"skewed", "lengths 1 to 8k"),
     (r"checked", "arguments compared"),
 )
@@ -231,7 +237,7 @@ def rate(row):
         return f"{value:.0f} Mrow/s"
     if row["op"].startswith("ranks_delta"):
         return f"{value:.2f} TB/s"
-    if row["op"] == "ranks_decode":
+    if row["op"] in ("ranks_decode", "x_kv_decode", "quant_quantize"):
         return f"{value:.0f} GB/s"
     if words(row).family == "linear":
         return f"{value:.2f} TB/s"

@@ -22,7 +22,7 @@ import table
 
 HERE = pathlib.Path(__file__).resolve().parent
 RESULTS = HERE / "results"
-WIDTH, HEIGHT, DPI = 1200, 900, 100
+WIDTH, HEIGHT, DPI = 1200, 1300, 100
 LINE = 24  # pixels of a row, fewer where a picture would be too high
 INK, BAD, FAINT, BAND, BEHIND = "#222222", "#b3541e", "#b8b8b8", "#f2f2f0", "#fbe4d5"
 TICKS = [n / 100 for n in (10, 20, 30, 50, 70, 80, 90, 95, 105, 110, 120, 130, 150)]
