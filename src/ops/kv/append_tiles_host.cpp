@@ -135,7 +135,8 @@ class Append {
 extern const Kernel<KvAppend> kv_append_tiles_host = {
     "", [](const Context& ctx, const KvAppend& a, Plan& plan) {
       const kv::Cache& c = a.cache;
-      const int64_t width = std::max(c.d, c.e), most = std::max<int64_t>(width, c.group);
+      const int64_t width = c.g ? std::max(c.d, c.e) : 0;
+      const int64_t most = std::max<int64_t>(width, c.group);
       AppendTiles p{};
       p.a = a;
       Layout worker;

@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
 #include "core/fields.h"
 #include "core/program.h"
 #include "core/scale_group.h"
@@ -74,15 +76,32 @@ CodeRows rows_of(const fovea_tensor& x, const fovea_tensor& start) {
   return {int_vector(start), x.shape[1], start.data ? start.shape[0] - 1 : x.shape[0], x.shape[3]};
 }
 
+// There are no rows, though tiles that they skip are counted: codes are not read, and none are
+// made.
+bool idle(const Params& p) {
+  return !p.q.shape[0] || !p.q.shape[1] || !p.q.shape[2];
+}
+
+// Codes, scales or means that a part makes.
+fovea_tensor made(Program& program, const Params& p, fovea_dtype dtype,
+                  std::initializer_list<int64_t> shape) {
+  if (!idle(p)) return program.array(dtype, shape);
+  fovea_tensor x{};
+  x.dtype = dtype, x.ndim = static_cast<int32_t>(shape.size());
+  std::copy(shape.begin(), shape.end(), x.shape);  // strides of 0
+  return Program::given(x);
+}
+
 Coded quantise(Program& program, const Params& p, const fovea_tensor& x, const fovea_tensor& start,
                const Rule& rule, fovea_quant_quantize_params& part) {
   const int64_t b = x.shape[0], s = x.shape[1], h = x.shape[2], d = x.shape[3];
   const CodeRows rows = rows_of(x, start);
   part = quantising(p, x, start, rule);
   Coded to{};
-  to.code = program.array(code_dtype(rule.code), {b, s, h, in_bytes(rule.code, d)});
-  to.scale = program.array(scale_dtype(rule.group), {b, h, rows.scales({rule.group, rule.block})});
-  if (rule.smooth) to.mean = program.array(FOVEA_F32, {b, h, rows.means(rule.smooth), d});
+  to.code = made(program, p, code_dtype(rule.code), {b, s, h, in_bytes(rule.code, d)});
+  to.scale =
+      made(program, p, scale_dtype(rule.group), {b, h, rows.scales({rule.group, rule.block})});
+  if (rule.smooth) to.mean = made(program, p, FOVEA_F32, {b, h, rows.means(rule.smooth), d});
   part.code = to.code, part.scale = to.scale, part.mean = to.mean;
   return to;
 }
@@ -91,7 +110,7 @@ Coded quantise(Program& program, const Params& p, const fovea_tensor& x, const f
   fovea_quant_quantize_params part;
   const Coded k =
       quantise(program, p, p.k, p.key_start, {p.code, p.k_group, p.k_block, p.k_smooth}, part);
-  program.run(part);
+  if (!idle(p)) program.run(part);
   return k;
 }
 
@@ -101,10 +120,10 @@ Coded quantise(Program& program, const Params& p, const fovea_tensor& x, const f
       quantise(program, p, p.q, p.query_start, {p.code, p.q_group, p.q_block, p.q_smooth}, part);
   if (p.q_smooth) {
     const int64_t blocks = rows_of(p.q, p.query_start).means(FOVEA_SMOOTH_BLOCK);
-    q.delta = program.array(FOVEA_F32, {p.q.shape[0], p.q.shape[2], blocks, p.k.shape[1]});
+    q.delta = made(program, p, FOVEA_F32, {p.q.shape[0], p.q.shape[2], blocks, p.k.shape[1]});
     part.k = p.k, part.k_mean = k.mean, part.key_start = p.key_start, part.delta = q.delta;
   }
-  program.run(part);
+  if (!idle(p)) program.run(part);
   return q;
 }
 
@@ -118,10 +137,10 @@ Coded quantise(Program& program, const Params& p, const fovea_tensor& x, const f
   part.scale_max = p.v_scale_max, part.code_order = FOVEA_CODE_ORDER_V_PERM16;
   Coded v{};
   v.code = part.code_t =
-      program.array(code_dtype(p.v_code), {b, g, e, in_bytes(p.v_code, rows.padded())});
+      made(program, p, code_dtype(p.v_code), {b, g, e, in_bytes(p.v_code, rows.padded())});
   v.scale = part.scale =
-      program.array(scale_dtype(p.v_group), {b, g, rows.scales({p.v_group, p.v_block})});
-  program.run(part);
+      made(program, p, scale_dtype(p.v_group), {b, g, rows.scales({p.v_group, p.v_block})});
+  if (!idle(p)) program.run(part);
   return v;
 }
 
