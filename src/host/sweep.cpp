@@ -152,12 +152,12 @@ bool find_absent(const Sequences& sequences, const Sequence& q, int64_t begin, i
 
 bool skips(const RowTile& rows, int64_t keys, const float* x, const float* top, float margin,
            bool& seen) {
-  constexpr float kLog2E = 1.44269504088896341f;
+  constexpr float log2_e = 1.44269504088896341f;
   for (int64_t j = 0; j < keys; ++j)
     for (int r = 0; r < rows.count; ++r) {
       const float score = x[j * rows.lanes + r];
       if (score == -kInf) continue;
-      if (!(score * kLog2E < top[r] - margin * kLog2E)) return false;
+      if (!(score * log2_e < top[r] - margin * log2_e)) return false;
       seen = true;
     }
   return true;
