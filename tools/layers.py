@@ -6,7 +6,7 @@ stamped into the build folder and not read):
     include/fovea <- core <- host <- ops        core <- cuda, cuda/tile <- cuda/block <- cuda/loop <- ops
 
 host and cuda never see each other, ops/X never sees ops/Y (but kl_experimental sees kl, whose sides
-and tiles its recipes are made of), only api.cpp sees all ops and only their
+and tiles its recipes are made of, and pooled sees quantised, whose parts are its own), only api.cpp sees all ops and only their
 .h; .cpp and .h include no .cuh and, outside src/cuda, no CUDA; tests, bench, examples, programs and
 bindings see include/fovea and themselves, and tests/core sees core.  Prints file:line for each breach and exits 1."""
 import pathlib
@@ -20,7 +20,7 @@ SEES = {"include": {"include"}, "core": {"include", "core"}, "host": {"include",
 SEES["cuda/block"] = SEES["cuda/tile"] | {"cuda/block"}
 SEES["cuda/loop"] = SEES["cuda/block"] | {"cuda/loop"}
 # A folder of experiments on the folder that it experiments with.
-SEES_OPS = {"ops/kl_experimental": {"ops/kl"}}
+SEES_OPS = {"ops/kl_experimental": {"ops/kl"}, "ops/pooled": {"ops/quantised"}}
 CUDA = {"cuda", "cuda/tile", "cuda/block", "cuda/loop"}
 
 

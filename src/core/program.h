@@ -54,6 +54,7 @@ class Program {
   // A part that is no operation, planned on this context.
   void run(Plan&& part);
   const Context& context() const { return ctx_; }
+  const char* op() const { return op_; }
 
   // A required tensor; without elements it may be NULL, which a part would take for absent.
   static fovea_tensor given(fovea_tensor x) {

@@ -4,6 +4,7 @@
 #include "core/list_rows.h"
 #include "core/program.h"
 #include "ops/pooled/signed.h"
+#include "ops/quantised/parts.h"
 
 namespace fovea {
 namespace {
@@ -326,7 +327,7 @@ To attention(const Params& p, const Blocks& a, const fovea_x_select_block_params
   part.q_group = p.q_group, part.k_group = p.k_group, part.v_group = p.v_group;
   part.q_block = p.q_block, part.k_block = p.k_block, part.v_block = p.v_block;
   part.k_smooth = p.k_smooth, part.p_format = p.p_format, part.accumulate = p.accumulate;
-  program.run(part);
+  run_quantised_forward(program, part);
 }
 
 void body(Program& program, const Params& p) {

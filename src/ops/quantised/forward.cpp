@@ -4,6 +4,7 @@
 #include "core/fields.h"
 #include "core/program.h"
 #include "core/scale_group.h"
+#include "ops/quantised/parts.h"
 
 namespace fovea {
 namespace {
@@ -175,6 +176,15 @@ void body(Program& program, const Params& p) {
 }
 
 }  // namespace
+
+void run_quantised_forward(Program& program, const Params& p) {
+  try {
+    check(p);
+  } catch (const Error& e) {
+    fail(e.status, "%s: %s", program.op(), e.text);
+  }
+  body(program, p);
+}
 
 Plan plan(const Context& ctx, const Params& p) {
   check(p);
