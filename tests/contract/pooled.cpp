@@ -102,7 +102,7 @@ TEST(ContractPooled, Codes) {
   p["key_len"] = valid("x_pooled_forward", "paged").params["key_len"];
   says(p, kOp + "key_len is given with quantise, wanted one of them");
   says(with(coded, "block_keys", 32),
-       kOp + "x_quantised_forward: quant_forward: block_keys is 32, wanted a multiple of 64");
+       kOp + "quant_forward: block_keys is 32, wanted a multiple of 64");
 }
 
 }  // namespace
