@@ -295,8 +295,8 @@ class _Ring(torch.autograd.Function):
 def _gradients(context, fields, of_rows, dq, dalibi, hop, mine, held, dk, dv):
     """Adds gradients of pieces of one hop."""
     q, o, lse, dout, dlse, alibi = of_rows
-    k, v = held
-    for piece in mine:
+    for piece in mine:  # without pieces nothing is held
+        k, v = held
         (a, b), (x, y) = piece.rows, piece.keys
         more = fields.of(piece, hop, q, k, alibi)
         if dalibi is not None:
