@@ -118,6 +118,10 @@ class Sum:
         part = self.of[:, a:b]
         return part if self.fresh else torch.empty_like(part)
 
+    def close(self):
+        """From here on others add to it: no room is in it."""
+        self.spans.append((0, self.of.shape[1]))
+
     def add(self, a, b, part):
         """The part, made in the last room."""
         self.spans.append((a, b))
@@ -279,6 +283,8 @@ class _Ring(torch.autograd.Function):
         for (hop, mine, held), (_, _, theirs) in zip(hops, ctx.steps):
             sums = [Sum(x) for x in held] if hop and mine else [dk, dv]
             _gradients(*call, hop, mine if hop else early, held, *sums)
+            if hop == 0:
+                dk.close(), dv.close()
             home.send(hop, [x.of for x in sums] if hop and mine else None, theirs)
         _gradients(*call, 0, own[len(early) :], [k, v], dk, dv)
         home.add()
