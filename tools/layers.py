@@ -6,7 +6,8 @@ stamped into the build folder and not read):
     include/fovea <- core <- host <- ops        core <- cuda, cuda/tile <- cuda/block <- cuda/loop <- ops
 
 host and cuda never see each other, ops/X never sees ops/Y (but kl_experimental sees kl, whose sides
-and tiles its recipes are made of, and pooled sees quantised, whose parts are its own), only api.cpp sees all ops and only their
+and tiles its recipes are made of, and pooled sees quantised, whose parts are its own), only api.cpp
+sees all ops and only their
 .h; .cpp and .h include no .cuh and, outside src/cuda, no CUDA; tests, bench, examples, programs and
 bindings see include/fovea and themselves, and tests/core sees core.  Prints file:line for each breach and exits 1."""
 import pathlib
