@@ -5,10 +5,10 @@
 
 #include "core/dtype.h"
 #include "core/reasons.h"
+#include "cuda/loop/list_tile.cuh"
 #include "cuda/loop/mma_refuses.h"
 #include "ops/sparse/forward.cuh"
 #include "ops/sparse/kernels.h"
-#include "cuda/loop/list_tile.cuh"
 
 namespace fovea {
 namespace {
