@@ -7,25 +7,26 @@ import pytest
 import torch
 import torch.distributed as dist
 
-B, TOKENS, H, D, E = 2, 160, 2, 16, 24
+B, TOKENS, D, E = 2, 160, 16, 24
 PARAMETERS = ("gate_rate", "gate_bias", "bonus", "skip")
 
 
-def inputs(extra):
-    """q, k, v, gradients of o and of the last state, and what `extra` names."""
+def inputs(extra, heads, shared=1):
+    """q, k, v, gradients of o and of the last state, and what `extra` names.  `shared` states have
+    one head of q and k."""
     torch.manual_seed(7)
-    token = (B, TOKENS, H)
+    token, few = (B, TOKENS, heads), (B, TOKENS, heads // shared)
     unit = torch.nn.functional.normalize
     made = {
-        "q": torch.randn(*token, D), "k": unit(torch.randn(*token, D), dim=-1),
+        "q": torch.randn(*few, D), "k": unit(torch.randn(*few, D), dim=-1),
         "v": torch.randn(*token, E), "gate_head": -torch.rand(token) / 8,
         "gate_key": -torch.rand(*token, D) / 8, "gate_value": -torch.rand(*token, E) / 8,
-        "gate_rate": torch.randn(H) / 4, "gate_bias": torch.randn(H, D) / 4,
-        "select": torch.rand(token), "bonus": torch.randn(H, D), "skip": torch.randn(H, E),
+        "gate_rate": torch.randn(heads) / 4, "gate_bias": torch.randn(heads, D) / 4,
+        "select": torch.rand(token), "bonus": torch.randn(heads, D), "skip": torch.randn(heads, E),
         "beta": torch.rand(token), "erase": unit(torch.randn(*token, D), dim=-1) / 2,
         "low_a": unit(torch.randn(*token, D), dim=-1),
-        "state_in": torch.randn(B, H, D, E), "dout": torch.randn(*token, E),
-        "dstate": torch.randn(B, H, D, E),
+        "state_in": torch.randn(B, heads, D, E), "dout": torch.randn(*token, E),
+        "dstate": torch.randn(B, heads, D, E),
     }  # fmt: skip
     made["low_b"] = -made["low_a"] / 2
     return {n: made[n] for n in ("q", "k", "v", *extra, "dout", "dstate")}
@@ -44,8 +45,8 @@ def alone(name, given, numbers):
     return [o, state, *[dict(zip([n for n in order if n in fields], grads))[n] for n in fields]]
 
 
-def together(group, name, extra, dtype="float32", **numbers):
-    whole = inputs(extra)
+def together(group, name, extra, heads=2, shared=1, **numbers):
+    whole = inputs(extra, heads, shared)
     rank, last = dist.get_rank(group), dist.get_world_size(group) - 1
     runs = []
     for _ in range(2):
@@ -100,6 +101,35 @@ def test_states_are_handed_over(ranks, size, case):
         size, together, name=name, extra=extra, **NUMBERS.get(case, {})
     ):
         assert stable and max(errors) < 5e-6, errors
+
+
+HEADS = {
+    "plain": (4, 1), "keys": (4, 1), "values": (4, 1), "raw": (4, 1), "gated delta": (8, 2),
+    "kimi": (4, 1), "low rank": (8, 1), "started": (8, 4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("case", HEADS)
+def test_ranks_are_a_pipeline(ranks, size, case):
+    """Where there are at least as many parts of the heads as ranks."""
+    (name, extra), (heads, shared) = CASES[case], HEADS[case]
+    assert fd._state.DELTA.parts(inputs(extra, heads, shared), 2)
+    for stable, errors in ranks.run(
+        size, together, name=name, extra=extra, heads=heads, shared=shared, **NUMBERS.get(case, {})
+    ):
+        assert stable and max(errors) < 5e-6, errors
+
+
+def test_parts_of_heads():
+    def parts(ranks, **shapes):
+        return fd._state.GLA.parts({n: torch.empty(x) for n, x in shapes.items()}, ranks)
+
+    token = (1, 8, 12)
+    shapes = {"q": (*token, 4), "k": (*token, 4), "v": (*token, 4), "gate_rate": (12,)}
+    assert parts(2, **shapes) == 6 and parts(6, **shapes) == 6 and parts(7, **shapes) is None
+    assert parts(2, **{**shapes, "k": (1, 8, 3, 4)}) == 3
+    assert parts(2, **{**shapes, "k": (1, 8, 1, 4)}) is None
 
 
 def refused(group, name, fields):

@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gla and delta: rank r starts from the state that rank r - 1 ends with, and all work at once.
+"""gla and delta: rank r starts from the state that rank r - 1 ends with.
 
-A rank's tokens move a state as H -> phi H + psi.  Each rank finds psi from a state of zeros, and
+With enough heads the ranks are a pipeline: a rank computes a part of its heads, sends their states
+on, and computes the next part while the rank behind it starts.  Every token is walked over once.
+The backward comes from the last rank on, with gradients of states.
+
+With few heads all ranks work at once, and walk two or three times.  A rank's tokens move a state as H -> phi H + psi.  Each rank finds psi from a state of zeros, and
 phi from one of ones (gla, whose phi is a factor of each element) or of the unit matrix (delta).  A
 scan of log2(ranks) exchanges joins the maps of the ranks before; then each rank computes from its own
 state.  The backward does the same from the last rank on, with phi transposed."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 
@@ -15,6 +21,8 @@ from .._errors import InvalidArgument
 from ..torch._arguments import flag, number, scaling
 from ..torch._place import place_of
 from . import _peers
+
+MOST_PARTS = 8  # of the heads; each costs its launches
 
 
 class Method:
@@ -26,6 +34,14 @@ class Method:
         self.backward = getattr(experimental, f"{name}_backward")
         self.inputs = inputs.split()
         self.outputs = [f"d{n}" for n in self.inputs] + ["dstate_in"]
+
+    def parts(self, given, ranks):
+        """Slices of the heads for the pipeline: of all tensors alike.  None where all ranks at once
+        take less time: n parts take (n + ranks - 1) / n of a walk, a scan two walks or three."""
+        counts = [x.shape[head_axis(x)] for x in given.values()]
+        common = math.gcd(*counts)
+        n = max(n for n in range(1, MOST_PARTS + 1) if common % n == 0)
+        return n if n >= ranks else None
 
     def state(self, context, given, numbers, start):
         """The last state alone."""
@@ -69,10 +85,9 @@ class Method:
         return phi.transpose(-1, -2).contiguous() if self.matrix else phi
 
     def gradients(self, context, given, numbers, dout, state, dstate, wanted):
-        """Named gradients of the tensors in `wanted`."""
+        """Named gradients of the tensors in `wanted`, whose values are True or where they go."""
         tensors = {n: x for n, x in given.items()}
-        asked = {n: True for n in wanted}
-        asked.update({n: False for n in ("dq", "dk", "dv") if n not in wanted})
+        asked = {n: False for n in ("dq", "dk", "dv")} | wanted
         made = self.backward(
             context, tensors.pop("q"), tensors.pop("k"), tensors.pop("v"), dout, state_in=state,
             dstate_out=dstate, **tensors, **asked,
@@ -80,6 +95,23 @@ class Method:
         )  # fmt: skip
         made = made if isinstance(made, tuple) else (made,)
         return dict(zip([n for n in self.outputs if n in wanted], made, strict=True))
+
+
+def head_axis(x):
+    """Of a tensor by tokens (b, s, heads, ..), or a parameter (heads, ..)."""
+    return 2 if x.dim() > 2 else 0
+
+
+def part_of(x, i, n):
+    """Part i of n of the heads of a tensor by tokens, or of a parameter."""
+    axis = head_axis(x)
+    size = x.shape[axis] // n
+    return x.narrow(axis, i * size, size)
+
+
+def part_of_state(x, i, n):
+    """Part i of n of the heads of a state (b, heads, d, e)."""
+    return x[:, i * (x.shape[1] // n) : (i + 1) * (x.shape[1] // n)]
 
 
 GLA = Method(
@@ -114,27 +146,126 @@ def before(peers, method, phi, psi, back=False):
     return held[1] if held else None
 
 
+def walk(method, context, given, numbers, state, o=None, out=None):
+    """(o, the last state) from a state, in tensors that are given or new ones."""
+    fields = dict(given)
+    return method.forward(
+        context, fields.pop("q"), fields.pop("k"), fields.pop("v"), o=True if o is None else o,
+        state_out=True if out is None else out, state_in=state, **fields, **numbers,
+    )  # fmt: skip
+
+
+def walk_together(method, peers, context, given, numbers, state):
+    """(state before this rank's tokens, phi, o, state behind them), all ranks at once."""
+    first, last, phi = peers.rank == 0, peers.rank == peers.size - 1, None
+    if peers.size > 1:
+        phi, psi = method.zeros(given)
+        if not last:
+            psi = method.state(context, given, numbers, state)
+        if not (first or last):
+            phi = method.phi(context, given, numbers)
+        came = before(peers, method, phi, psi)
+        state = state if first else came
+    return state, phi, *walk(method, context, given, numbers, state)
+
+
+def states_of(given, parts=1):
+    """Room for the states of a call or of a part of its heads, (b, heads, d, e) f32."""
+    q, k, v = given["q"], given["k"], given["v"]
+    heads = max(k.shape[2], v.shape[2]) // parts
+    return torch.empty(
+        (q.shape[0], heads, q.shape[3], v.shape[3]), dtype=torch.float32, device=q.device
+    )
+
+
+class Coming:
+    """The parts of states that another rank sends.  A part is asked for when the one before it is
+    under way: NCCL's kernel would hold a multiprocessor while it waits."""
+
+    def __init__(self, peers, source, given, n):
+        self.peers, self.source, self.n = peers, source, n
+        self.given, self.parts, self.wait = given, [], None
+        self.ask(0)
+
+    def ask(self, i):
+        if self.source is not None and i < self.n:
+            self.parts.append(states_of(self.given, self.n))
+            self.wait = self.peers.exchange(None, [], self.source, self.parts[i:], i)
+
+    def part(self, i):
+        """Part i, None where no rank sends any."""
+        if self.source is None:
+            return None
+        self.wait()
+        return self.parts[i]
+
+
+def walk_in_turn(method, peers, context, given, numbers, state, n):
+    """As walk_together: the states of part i come, then it is computed and its states go on."""
+    first, last = peers.rank == 0, peers.rank == peers.size - 1
+    came = Coming(peers, None if first else peers.rank - 1, given, n)
+    q, v, out, going = given["q"], given["v"], states_of(given), []
+    heads = max(q.shape[2], out.shape[1])
+    o = torch.empty((*q.shape[:2], heads, v.shape[3]), dtype=v.dtype, device=q.device)
+    for i in range(n):
+        start = came.part(i)
+        if first and state is not None:
+            start = part_of_state(state, i, n)
+        part = {name: part_of(x, i, n) for name, x in given.items()}
+        ended = part_of_state(out, i, n)
+        walk(method, context, part, numbers, start, part_of(o, i, n), ended)
+        if not last:
+            going.append(peers.exchange(peers.rank + 1, [ended.contiguous()], None, [], i))
+        came.ask(i + 1)
+    for wait in going:
+        wait()
+    return state if first else torch.cat(came.parts, 1), o, out
+
+
+def gradients_in_turn(method, peers, context, given, numbers, dout, state, dstate, wanted, n):
+    """Named gradients; those of states come from the rank behind, and go to the one before."""
+    first, last = peers.rank == 0, peers.rank == peers.size - 1
+    came = Coming(peers, None if last else peers.rank + 1, given, n)
+    made = {f"d{name}": torch.empty_like(x) for name, x in given.items() if f"d{name}" in wanted}
+    if not first or "dstate_in" in wanted:
+        made["dstate_in"] = states_of(given)
+    going = []
+    for i in range(n):
+        end = came.part(i)
+        if dstate is not None:
+            own = part_of_state(dstate, i, n)
+            end = own if end is None else own + end
+        asked = {
+            name: (part_of_state if name == "dstate_in" else part_of)(x, i, n)
+            for name, x in made.items()
+        }
+        start = None if state is None else part_of_state(state, i, n)
+        part = {name: part_of(x, i, n) for name, x in given.items()}
+        if asked:
+            method.gradients(context, part, numbers, part_of(dout, i, n), start, end, asked)
+        if not first:
+            sent = [asked["dstate_in"].contiguous()]
+            going.append(peers.exchange(peers.rank - 1, sent, None, [], i))
+        came.ask(i + 1)
+    for wait in going:
+        wait()
+    return made
+
+
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx, method, peers, numbers, names, state_in, *tensors):
         place = place_of(tensors[0].device)
         place.follow()
         context, given = place.context, dict(zip(names, tensors))
-        first, last = peers.rank == 0, peers.rank == peers.size - 1
-        state, phi = state_in if first else None, None
-        if peers.size > 1:
-            phi, psi = method.zeros(given)
-            if not last:
-                psi = method.state(context, given, numbers, state)
-            if not (first or last):
-                phi = method.phi(context, given, numbers)
-            came = before(peers, method, phi, psi)
-            state = state if first else came
-        fields = dict(given)
-        o, out = method.forward(
-            context, fields.pop("q"), fields.pop("k"), fields.pop("v"), o=True, state_out=True,
-            state_in=state, **fields, **numbers,
-        )  # fmt: skip
+        state, phi = state_in if peers.rank == 0 else None, None
+        ctx.parts = method.parts(given, peers.size) if peers.size > 1 else None
+        if ctx.parts:
+            state, o, out = walk_in_turn(
+                method, peers, context, given, numbers, state, ctx.parts
+            )
+        else:
+            state, phi, o, out = walk_together(method, peers, context, given, numbers, state)
         ctx.method, ctx.peers, ctx.numbers, ctx.names = method, peers, numbers, names
         ctx.save_for_backward(*tensors, state, phi, o)
         ctx.set_materialize_grads(False)
@@ -150,27 +281,33 @@ class _Linear(torch.autograd.Function):
         dout = torch.zeros_like(o) if dout is None else dout.contiguous()
         dstate = None if dstate is None else dstate.contiguous()
         first, last = peers.rank == 0, peers.rank == peers.size - 1
-
-        def gradients(wanted):
-            return method.gradients(
-                place.context, given, ctx.numbers, dout, state, dstate, wanted
-            )
-
-        if peers.size > 1:
-            _, psi = method.zeros(given)
-            if not first:
-                psi = gradients(["dstate_in"])["dstate_in"]
-            came = before(peers, method, method.turned(phi), psi, True)
-            if not last:
-                dstate = came if dstate is None else dstate + came
         needs = ctx.needs_input_grad
         wanted = [f"d{n}" for n, need in zip(ctx.names, needs[5:]) if need]
         if needs[4] and first:
             wanted.append("dstate_in")
-        made = gradients(wanted) if wanted else {}
+
+        def gradients(wanted):
+            return method.gradients(
+                place.context, given, ctx.numbers, dout, state, dstate, dict.fromkeys(wanted, True)
+            )
+
+        if ctx.parts:
+            made = gradients_in_turn(
+                method, peers, place.context, given, ctx.numbers, dout, state, dstate, wanted,
+                ctx.parts,
+            )  # fmt: skip
+        else:
+            if peers.size > 1:
+                _, psi = method.zeros(given)
+                if not first:
+                    psi = gradients(["dstate_in"])["dstate_in"]
+                came = before(peers, method, method.turned(phi), psi, True)
+                if not last:
+                    dstate = came if dstate is None else dstate + came
+            made = gradients(wanted) if wanted else {}
         out = [made.get(f"d{n}") for n in ctx.names]
         out = [None if dx is None else dx.to(x.dtype) for dx, x in zip(out, tensors)]
-        return (None, None, None, None, made.get("dstate_in"), *out)
+        return (None, None, None, None, made.get("dstate_in") if first else None, *out)
 
 
 def _run(op, method, group, tensors, numbers, state_in, return_state, check):
@@ -221,9 +358,10 @@ def gla(q, k, v, group=None, *, gate_head=None, gate_key=None, gate_value=None, 
     return_state   (o, state) with the f32 state after this rank's tokens; the last rank's is the
                    text's
 
-    Gradients of gate_rate, gate_bias, bonus and skip are those of this rank's tokens.  A rank walks
-    over its tokens two or three times, and log2(ranks) exchanges move a state and its factors.  Bits
-    are the same every run for a fixed number of ranks.  Experimental, as the operation is."""
+    Gradients of gate_rate, gate_bias, bonus and skip are those of this rank's tokens.  Where the
+    heads can be cut into as many parts as there are ranks (8 at most), the ranks are a pipeline and
+    walk over their tokens once.  Else they walk two or three times, and log2(ranks) exchanges move a
+    state and its factors.  Bits are the same every run for a fixed number of ranks.  Experimental, as the operation is."""
     tensors = {
         "q": q, "k": k, "v": v, "gate_head": gate_head, "gate_key": gate_key,
         "gate_value": gate_value, "gate_rate": gate_rate, "gate_bias": gate_bias, "select": select,
