@@ -5,6 +5,7 @@ import fovea.distributed as fd
 import fovea.torch
 import pytest
 import torch
+from ranks import CUDA
 
 HELD = 24  # keys of a cache row on a rank
 
@@ -84,6 +85,36 @@ def begins(group):
 
 def test_shares_may_differ(ranks):
     assert max(ranks.run(2, begins)) < 2e-6
+
+
+def graphed(group):
+    """Of a graph that is replayed with other lengths: largest distance from one cache's."""
+    k, v = caches(2)
+    q, total = torch.randn(3, 1, 4, 16), torch.tensor([48, 33, 5], dtype=torch.int32)
+    rank = torch.distributed.get_rank(group)
+    own = [x[:, rank * HELD : (rank + 1) * HELD].contiguous() for x in (k, v)]
+
+    def call():
+        return fd.decode(q, *own, group, context_len=total, check=False)
+
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        call()
+    side.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        o = call()
+    apart = []
+    for lengths in ([48, 33, 5], [7, 40, 48]):
+        total.copy_(torch.tensor(lengths, dtype=torch.int32))
+        graph.replay()
+        apart.append(float((o - fovea.torch.decode(q, k, v, key_len=total)).abs().max()))
+    return max(apart)
+
+
+@pytest.mark.skipif(not CUDA, reason="graphs are of CUDA: FOVEA_RANKS=cuda")
+def test_a_graph_serves_all_lengths(ranks):
+    assert max(ranks.run(2, graphed)) < 2e-6
 
 
 def refused(group, fields):

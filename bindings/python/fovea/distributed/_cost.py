@@ -9,6 +9,7 @@ from typing import NamedTuple
 from .._errors import InvalidArgument
 
 SPLITS = ("ring", "heads", "mesh", "decode", "state")
+MOST_PARTS = 8  # of the heads of a state; each costs its launches
 
 
 class Cost(NamedTuple):
@@ -18,7 +19,7 @@ class Cost(NamedTuple):
     memory_bytes: float  # read from the device's memory, decode and state alone
     sent_bytes: float
     messages: int  # exchanges that wait for one another
-    compute_seconds: float
+    compute_seconds: float  # of a state, with the wait for the ranks before
     exchange_seconds: float
     exposed_seconds: float  # of the exchange, what no computation hides
     seconds: float
@@ -32,7 +33,8 @@ def cost(split, ranks, tokens, *, heads=16, key_heads=None, width=128, value_wid
     """A model of one attention layer times `layers`, for 1 to 1024 ranks.
 
     split         "ring", "heads", "mesh" (ring over ranks / second, heads over second), "decode"
-                  (one new row over `tokens` keys), "state" (delta; gla needs less)
+                  (one new row over `tokens` keys), "state" (delta and gla; a pipeline where
+                  key_heads have enough parts, else delta's scan)
     backward      the forward and the gradient
     device_flops, device_bytes   what a kernel reaches a second, not the data sheet's peak
     link_bytes    bytes a second that a rank sends while it receives as many
@@ -66,7 +68,7 @@ def cost(split, ranks, tokens, *, heads=16, key_heads=None, width=128, value_wid
         made = _decode(ranks, tokens * batch, heads * batch, g, width + e, e, element_bytes,
                        device_flops, device_bytes, link)  # fmt: skip
     elif split == "state":
-        made = _state(ranks, tokens * batch, heads, width, e, batch, backward, element_bytes,
+        made = _state(ranks, tokens * batch, heads, g, width, e, batch, backward, element_bytes,
                       device_flops, link)  # fmt: skip
     else:
         made = _attention(ranks, second, tokens, batch, heads, g, width, e, causal, backward,
@@ -88,10 +90,30 @@ def _decode(ranks, keys, rows, g, columns, e, size, flops, memory, link):
     return work, read, sent, steps, time, exchange, exchange, alone
 
 
-def _state(ranks, tokens, heads, d, e, batch, backward, size, flops, link):
-    """One walk is 6 d e operations a token and head.  Ranks walk before it for psi, 4 d e, and past
-    two ranks for phi, 4 d d; the gradient takes 2.5 times as much, without phi."""
+def parts_of_heads(counts, ranks):
+    """Parts of the heads in which ranks of gla and delta are a pipeline: `counts` are the heads of
+    its tensors.  None where all ranks at once take less time: n parts take (n + ranks - 1) / n of a
+    walk, a scan takes two walks or three."""
+    common = math.gcd(*counts)
+    n = max(n for n in range(1, MOST_PARTS + 1) if common % n == 0)
+    return n if n >= ranks else None
+
+
+def _state(ranks, tokens, heads, g, d, e, batch, backward, size, flops, link):
+    """One walk is 6 d e operations a token and head, the gradient's 2.5 times as much.  Ranks that
+    are no pipeline walk before it for psi, 4 d e, and past two ranks for phi, 4 d d."""
     walk, times = 6 * tokens * heads * d * e, 3.5 if backward else 1.0
+    read = tokens / ranks * heads * 2 * (d + e) * size
+    parts = parts_of_heads((heads, g), ranks)
+    if parts and ranks > 1:
+        passes = 2 if backward else 1
+        work, sent = walk / ranks * times, passes * batch * heads * d * e * 4
+        steps = passes * (ranks - 1)
+        exchange = sent / link[0] + passes * parts * link[1]
+        wait = work * (ranks - 1) / parts  # for the ranks before, or behind
+        exposed = sent / parts / link[0] * (ranks - 1) + steps * link[1]
+        times = walk * times / flops
+        return work, read, sent, steps, (work + wait) / flops, exchange, exposed, times
     first = 0 if ranks == 1 else tokens * heads / ranks * 4 * d * e * times
     first += tokens * heads / ranks * 4 * d * d if ranks > 2 else 0
     steps = 0 if ranks == 1 else 1 + math.ceil(math.log2(max(ranks - 1, 1)))
@@ -99,7 +121,6 @@ def _state(ranks, tokens, heads, d, e, batch, backward, size, flops, link):
     sent = steps * batch * heads * d * (d + e) * 4
     exchange = sent / link[0] + steps * link[1]
     work = walk / ranks * times + first
-    read = tokens / ranks * heads * 2 * (d + e) * size
     return work, read, sent, steps, work / flops, exchange, exchange, walk * times / flops
 
 

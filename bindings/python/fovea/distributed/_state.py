@@ -5,14 +5,13 @@ With enough heads the ranks are a pipeline: a rank computes a part of its heads,
 on, and computes the next part while the rank behind it starts.  Every token is walked over once.
 The backward comes from the last rank on, with gradients of states.
 
-With few heads all ranks work at once, and walk two or three times.  A rank's tokens move a state as H -> phi H + psi.  Each rank finds psi from a state of zeros, and
-phi from one of ones (gla, whose phi is a factor of each element) or of the unit matrix (delta).  A
-scan of log2(ranks) exchanges joins the maps of the ranks before; then each rank computes from its own
-state.  The backward does the same from the last rank on, with phi transposed."""
+With few heads all ranks work at once, and walk two or three times.  A rank's tokens move a state as
+H -> phi H + psi.  Each rank finds psi from a state of zeros, and phi from one of ones (gla, whose phi
+is a factor of each element) or of the unit matrix (delta).  A scan of log2(ranks) exchanges joins the
+maps of the ranks before; then each rank computes from its own state.  The backward does the same from
+the last rank on, with phi transposed."""
 
 from __future__ import annotations
-
-import math
 
 import torch
 
@@ -21,8 +20,7 @@ from .._errors import InvalidArgument
 from ..torch._arguments import flag, number, scaling
 from ..torch._place import place_of
 from . import _peers
-
-MOST_PARTS = 8  # of the heads; each costs its launches
+from ._cost import parts_of_heads
 
 
 class Method:
@@ -36,12 +34,8 @@ class Method:
         self.outputs = [f"d{n}" for n in self.inputs] + ["dstate_in"]
 
     def parts(self, given, ranks):
-        """Slices of the heads for the pipeline: of all tensors alike.  None where all ranks at once
-        take less time: n parts take (n + ranks - 1) / n of a walk, a scan two walks or three."""
-        counts = [x.shape[head_axis(x)] for x in given.values()]
-        common = math.gcd(*counts)
-        n = max(n for n in range(1, MOST_PARTS + 1) if common % n == 0)
-        return n if n >= ranks else None
+        """Parts of the heads for the pipeline, or None: of all tensors alike."""
+        return parts_of_heads([x.shape[head_axis(x)] for x in given.values()], ranks)
 
     def state(self, context, given, numbers, start):
         """The last state alone."""
