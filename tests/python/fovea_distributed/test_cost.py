@@ -85,14 +85,14 @@ def test_gradients_of_a_state_cost_more():
     assert both.seconds > 2.5 * one.seconds and both.messages == 2 * one.messages
 
 
-def test_parts_of_heads_make_a_pipeline():
+def test_many_heads_make_a_pipeline():
     def gain(ranks, heads, **options):
-        return fd.cost("state", ranks, 1 << 20, heads=heads, **options).speedup
+        return fd.cost("state", ranks, 1 << 20, heads=heads, batch=16, **options).speedup
 
-    for ranks, parts in ((2, 2), (2, 8), (4, 4), (8, 8)):
+    for ranks, heads, parts in ((2, 16, 2), (2, 64, 8), (4, 32, 4), (8, 80, 8)):
         whole = ranks * parts / (parts + ranks - 1)
-        assert 0.99 * whole < gain(ranks, parts, latency=0.0) <= whole
-    assert gain(2, 1) < 1.3 and gain(2, 8, key_heads=1) < 1.3 and gain(1, 8) == 1
+        assert 0.99 * whole < gain(ranks, heads, latency=0.0) <= whole
+    assert gain(2, 4) < 1.3 and gain(2, 64, key_heads=1) < 1.3 and gain(1, 64) == 1
 
 
 @pytest.mark.parametrize(

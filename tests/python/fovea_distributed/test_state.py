@@ -6,16 +6,17 @@ import fovea.experimental as x_ops
 import pytest
 import torch
 import torch.distributed as dist
+from ranks import CUDA
 
 B, TOKENS, D, E = 2, 160, 16, 24
 PARAMETERS = ("gate_rate", "gate_bias", "bonus", "skip")
 
 
-def inputs(extra, heads, shared=1):
+def inputs(extra, heads=2, shared=1, tokens=TOKENS):
     """q, k, v, gradients of o and of the last state, and what `extra` names.  `shared` states have
     one head of q and k."""
     torch.manual_seed(7)
-    token, few = (B, TOKENS, heads), (B, TOKENS, heads // shared)
+    token, few = (B, tokens, heads), (B, tokens, heads // shared)
     unit = torch.nn.functional.normalize
     made = {
         "q": torch.randn(*few, D), "k": unit(torch.randn(*few, D), dim=-1),
@@ -45,8 +46,8 @@ def alone(name, given, numbers):
     return [o, state, *[dict(zip([n for n in order if n in fields], grads))[n] for n in fields]]
 
 
-def together(group, name, extra, heads=2, shared=1, **numbers):
-    whole = inputs(extra, heads, shared)
+def together(group, name, extra, heads=2, shared=1, tokens=TOKENS, **numbers):
+    whole = inputs(extra, heads, shared, tokens)
     rank, last = dist.get_rank(group), dist.get_world_size(group) - 1
     runs = []
     for _ in range(2):
@@ -111,25 +112,44 @@ HEADS = {
 
 @pytest.mark.parametrize("size", [2, 4])
 @pytest.mark.parametrize("case", HEADS)
-def test_ranks_are_a_pipeline(ranks, size, case):
+def test_ranks_in_turn(ranks, size, case):
     """Where there are at least as many parts of the heads as ranks."""
     (name, extra), (heads, shared) = CASES[case], HEADS[case]
-    assert fd._state.DELTA.parts(inputs(extra, heads, shared), 2)
+    way, count = fd._state.way_of(
+        {n: x for n, x in inputs(extra, heads, shared).items() if not n.startswith("d") and n != "state_in"},
+        2, 0, True,
+    )  # fmt: skip
+    assert CUDA or (way == "in turn" and count >= 2)
     for stable, errors in ranks.run(
         size, together, name=name, extra=extra, heads=heads, shared=shared, **NUMBERS.get(case, {})
     ):
         assert stable and max(errors) < 5e-6, errors
 
 
-def test_parts_of_heads():
-    def parts(ranks, **shapes):
-        return fd._state.GLA.parts({n: torch.empty(x) for n, x in shapes.items()}, ranks)
+@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize("case", CASES)
+def test_tokens_in_parts(ranks, size, case):
+    """Three parts of a rank's tokens, of which the last is short, or as many as there are chunks."""
+    name, extra = CASES[case]
+    for stable, errors in ranks.run(
+        size, together, name=name, extra=extra, tokens=160 * size, splits=3, **NUMBERS.get(case, {})
+    ):
+        assert stable and max(errors) < 1e-5, errors
 
-    token = (1, 8, 12)
+
+def test_ways():
+    def way(ranks, splits=0, trains=True, **shapes):
+        given = {n: torch.empty(x, device="cpu") for n, x in shapes.items()}
+        return fd._state.way_of(given, ranks, splits, trains)
+
+    token = (1, 200, 12)
     shapes = {"q": (*token, 4), "k": (*token, 4), "v": (*token, 4), "gate_rate": (12,)}
-    assert parts(2, **shapes) == 6 and parts(6, **shapes) == 6 and parts(7, **shapes) is None
-    assert parts(2, **{**shapes, "k": (1, 8, 3, 4)}) == 3
-    assert parts(2, **{**shapes, "k": (1, 8, 1, 4)}) is None
+    assert way(2, **shapes) == ("in turn", 6) and way(7, **shapes) == ("together", None)
+    assert way(2, **{**shapes, "k": (1, 200, 3, 4)}) == ("in turn", 3)
+    assert way(2, **{**shapes, "k": (1, 200, 1, 4)}) == ("together", None)
+    assert way(2, splits=3, **shapes) == ("in parts", 3) and way(2, splits=9, **shapes)[1] == 4
+    assert way(1, splits=3, trains=False, **shapes) == ("together", None)
+    assert way(1, splits=1, **shapes) == ("together", None)
 
 
 def refused(group, name, fields):

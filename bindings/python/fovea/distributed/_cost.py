@@ -10,6 +10,7 @@ from .._errors import InvalidArgument
 
 SPLITS = ("ring", "heads", "mesh", "decode", "state")
 MOST_PARTS = 8  # of the heads of a state; each costs its launches
+MULTIPROCESSORS = 132  # of an H100 or H200: a part of the heads has a block for each
 
 
 class Cost(NamedTuple):
@@ -34,7 +35,7 @@ def cost(split, ranks, tokens, *, heads=16, key_heads=None, width=128, value_wid
 
     split         "ring", "heads", "mesh" (ring over ranks / second, heads over second), "decode"
                   (one new row over `tokens` keys), "state" (delta and gla; a pipeline where
-                  key_heads have enough parts, else delta's scan)
+                  batch and heads are many, else delta's scan)
     backward      the forward and the gradient
     device_flops, device_bytes   what a kernel reaches a second, not the data sheet's peak
     link_bytes    bytes a second that a rank sends while it receives as many
@@ -90,12 +91,12 @@ def _decode(ranks, keys, rows, g, columns, e, size, flops, memory, link):
     return work, read, sent, steps, time, exchange, exchange, alone
 
 
-def parts_of_heads(counts, ranks):
-    """Parts of the heads in which ranks of gla and delta are a pipeline: `counts` are the heads of
-    its tensors.  None where all ranks at once take less time: n parts take (n + ranks - 1) / n of a
-    walk, a scan takes two walks or three."""
+def parts_of_heads(counts, ranks, most):
+    """Parts of the heads, `most` at most, in which ranks of gla and delta are a pipeline: `counts`
+    are the heads of its tensors.  None where all ranks at once take less time: n parts take
+    (n + ranks - 1) / n of a walk, a scan takes two walks or three."""
     common = math.gcd(*counts)
-    n = max(n for n in range(1, MOST_PARTS + 1) if common % n == 0)
+    n = max(n for n in range(1, max(1, min(most, MOST_PARTS)) + 1) if common % n == 0)
     return n if n >= ranks else None
 
 
@@ -104,7 +105,8 @@ def _state(ranks, tokens, heads, g, d, e, batch, backward, size, flops, link):
     are no pipeline walk before it for psi, 4 d e, and past two ranks for phi, 4 d d."""
     walk, times = 6 * tokens * heads * d * e, 3.5 if backward else 1.0
     read = tokens / ranks * heads * 2 * (d + e) * size
-    parts = parts_of_heads((heads, g), ranks)
+    chains = batch * heads * -(-e // 64)
+    parts = parts_of_heads((heads, g), ranks, chains // MULTIPROCESSORS)
     if parts and ranks > 1:
         passes = 2 if backward else 1
         work, sent = walk / ranks * times, passes * batch * heads * d * e * 4

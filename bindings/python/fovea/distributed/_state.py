@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """gla and delta: rank r starts from the state that rank r - 1 ends with.
 
-With enough heads the ranks are a pipeline: a rank computes a part of its heads, sends their states
-on, and computes the next part while the rank behind it starts.  Every token is walked over once.
-The backward comes from the last rank on, with gradients of states.
+A rank's tokens move a state as H -> phi H + psi.  Psi is found from a state of zeros, and phi from
+one of ones (gla, whose phi is a factor of each element) or of the unit matrix (delta).  Of three ways
+a call takes the one that is fastest:
 
-With few heads all ranks work at once, and walk two or three times.  A rank's tokens move a state as
-H -> phi H + psi.  Each rank finds psi from a state of zeros, and phi from one of ones (gla, whose phi
-is a factor of each element) or of the unit matrix (delta).  A scan of log2(ranks) exchanges joins the
-maps of the ranks before; then each rank computes from its own state.  The backward does the same from
-the last rank on, with phi transposed."""
+  in turn    The ranks are a pipeline: a rank computes a part of its heads, sends their states on, and
+             computes the next part while the rank behind it starts.  Every token is walked over once.
+             Where a part of the heads fills a device.
+  in parts   Few heads: a rank's tokens are cut into parts, which walk at once as packed sequences.
+             Maps of parts are joined in a rank, then those of ranks, by scans.
+  together   Each rank finds its map, a scan of log2(ranks) exchanges joins those of the ranks before,
+             and each rank computes from its own state.
+
+The backward does the same from the last rank on, with phi transposed and gradients of states."""
 
 from __future__ import annotations
 
@@ -23,6 +27,11 @@ from . import _peers
 from ._cost import parts_of_heads
 
 
+CHUNK = 64  # tokens that the kernels take at once
+LEAST_TOKENS = 4096  # of a part: each has two walks more
+MOST_PARTS = 64
+
+
 class Method:
     """An operation with a state: its two functions, its tensors, and the gradients in their order."""
 
@@ -33,10 +42,6 @@ class Method:
         self.inputs = inputs.split()
         self.outputs = [f"d{n}" for n in self.inputs] + ["dstate_in"]
 
-    def parts(self, given, ranks):
-        """Parts of the heads for the pipeline, or None: of all tensors alike."""
-        return parts_of_heads([x.shape[head_axis(x)] for x in given.values()], ranks)
-
     def state(self, context, given, numbers, start):
         """The last state alone."""
         tensors = {n: x for n, x in given.items() if n != "skip"}
@@ -45,10 +50,11 @@ class Method:
             state_out=True, **tensors, **numbers,
         )  # fmt: skip
 
-    def phi(self, context, given, numbers):
-        """What a rank's tokens do to the state that they find."""
+    def phi(self, context, given, numbers, sequences=None):
+        """What the tokens of each sequence do to the state that they find."""
         q, v = given["q"], given["v"]
         (b, heads, d, width), key = self.shape(given), {"dtype": torch.float32, "device": q.device}
+        b = sequences or b
         if self.matrix:
             start = torch.eye(d, **key).expand(b, heads, d, d).contiguous()
         elif not any(n in given for n in ("gate_head", "gate_key", "gate_value")):
@@ -172,6 +178,104 @@ def states_of(given, parts=1):
     )
 
 
+class Parts:
+    """A rank's tokens cut into parts, as packed sequences."""
+
+    def __init__(self, given, count):
+        q = given["q"]
+        self.b, self.s = q.shape[:2]
+        self.each = -(-self.s // (count * CHUNK)) * CHUNK
+        self.count = -(-self.s // self.each)
+        first = torch.arange(self.count, dtype=torch.int32, device=q.device) * self.each
+        rows = torch.arange(self.b, dtype=torch.int32, device=q.device)[:, None] * self.s
+        end = torch.full((1,), self.b * self.s, dtype=torch.int32, device=q.device)
+        start = torch.cat([(rows + first).flatten(), end])
+        self.given = {n: self.flat(x) if x.dim() > 2 else x for n, x in given.items()}
+        self.fields = {"start": start, "token_max": self.each}
+
+    @property
+    def sequences(self):
+        return self.b * self.count
+
+    def flat(self, x):
+        return x.reshape(1, self.b * self.s, *x.shape[2:])
+
+    def whole(self, x):
+        return x.reshape(self.b, self.s, *x.shape[2:])
+
+    def apart(self, x):
+        """(b, parts, ..) of a tensor by sequences."""
+        return x.unflatten(0, (self.b, self.count))
+
+
+def maps_up_to(method, phi, psi):
+    """The maps of parts 0 .. i for each i, of (b, parts, heads, ..), in f64: TF32, where PyTorch is
+    allowed it, would be far from f32."""
+    phi, psi = phi.double(), psi.double()
+    distance = 1
+    while distance < phi.shape[1]:
+        late, early = (slice(distance, None), slice(0, -distance))
+        joined = method.apply(phi[:, late], psi[:, early]) + psi[:, late]
+        psi = torch.cat([psi[:, :distance], joined], 1)
+        phi = torch.cat([phi[:, :distance], method.apply(phi[:, late], phi[:, early])], 1)
+        distance *= 2
+    return phi, psi
+
+
+def states_before(method, maps, state):
+    """Of each part, (b, parts, heads, d, e) f32, from the state before the first; and behind all."""
+    phi, psi = maps
+    state = torch.zeros_like(psi[:, :1]) if state is None else state[:, None].double()
+    behind = (method.apply(phi, state) + psi).float()
+    return torch.cat([state.float(), behind[:, :-1]], 1), behind[:, -1]
+
+
+def join(method, peers, maps, state, back=False):
+    """The states before each part, those of all ranks joined; `state`: of the first rank, or added
+    to what comes."""
+    first = peers.rank == (peers.size - 1 if back else 0)
+    if peers.size > 1:
+        phi, psi = (x[:, -1].float().contiguous() for x in maps)
+        if state is not None:
+            psi = states_before(method, maps, state)[1].contiguous()
+        came = before(peers, method, torch.zeros_like(phi) if first else phi, psi, back)
+        if not first:
+            state = came if state is None else state + came
+    return states_before(method, maps, state)[0]
+
+
+def walk_in_parts(method, peers, context, given, numbers, state, count):
+    """As walk_together; the states and phi are those of the parts."""
+    parts = Parts(given, count)
+    numbers = {**numbers, **parts.fields, "splits": 1}
+    psi = method.state(context, parts.given, numbers, None)
+    phi = parts.apart(method.phi(context, parts.given, numbers, parts.sequences))
+    starts = join(method, peers, maps_up_to(method, phi, parts.apart(psi)), state)
+    o, out = walk(method, context, parts.given, numbers, starts.flatten(0, 1))
+    return starts, phi, parts.whole(o), parts.apart(out)[:, -1].contiguous()
+
+
+def gradients_in_parts(method, peers, context, given, numbers, dout, states, phi, dstate, wanted):
+    """Named gradients, of the parts that walk_in_parts made."""
+    parts = Parts(given, states.shape[1])
+    numbers, dout = {**numbers, **parts.fields}, parts.flat(dout)
+
+    def gradients(dstate, wanted):
+        asked = dict.fromkeys(wanted, True)
+        return method.gradients(
+            context, parts.given, numbers, dout, states.flatten(0, 1), dstate, asked
+        )
+
+    psi = parts.apart(gradients(None, ["dstate_in"])["dstate_in"])
+    maps = maps_up_to(method, method.turned(phi).flip(1), psi.flip(1))
+    ends = join(method, peers, maps, dstate, True).flip(1)
+    made = gradients(ends.flatten(0, 1), wanted) if wanted else {}
+    made = {n: parts.whole(x) if x.dim() > 2 and n != "dstate_in" else x for n, x in made.items()}
+    if "dstate_in" in made:
+        made["dstate_in"] = parts.apart(made["dstate_in"])[:, 0].contiguous()
+    return made
+
+
 class Coming:
     """The parts of states that another rank sends.  A part is asked for when the one before it is
     under way: NCCL's kernel would hold a multiprocessor while it waits."""
@@ -246,6 +350,26 @@ def gradients_in_turn(method, peers, context, given, numbers, dout, state, dstat
     return made
 
 
+def way_of(given, ranks, splits, trains):
+    """How a call goes, see above, and into how many parts of heads or of tokens.
+
+    On CUDA a walk has a block for each head and 64 columns of values: it fills a device with as many
+    as there are multiprocessors.  `splits` asks for parts of tokens."""
+    q, v = given["q"], given["v"]
+    b, s = q.shape[:2]
+    heads = [x.shape[head_axis(x)] for x in given.values()]
+    chains, least, most = b * max(heads) * -(-v.shape[3] // 64), 1, 1
+    if q.is_cuda:
+        least = torch.cuda.get_device_properties(q.device).multi_processor_count
+        most = min(least // chains, s // LEAST_TOKENS, MOST_PARTS)
+    if splits or most > 1:
+        count = min(splits or most, -(-s // CHUNK))
+        if count > 1 and (ranks > 1 or trains):
+            return "in parts", count
+    count = parts_of_heads(heads, ranks, chains // least)
+    return ("in turn", count) if count and ranks > 1 else ("together", None)
+
+
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx, method, peers, numbers, names, state_in, *tensors):
@@ -253,13 +377,16 @@ class _Linear(torch.autograd.Function):
         place.follow()
         context, given = place.context, dict(zip(names, tensors))
         state, phi = state_in if peers.rank == 0 else None, None
-        ctx.parts = method.parts(given, peers.size) if peers.size > 1 else None
-        if ctx.parts:
-            state, o, out = walk_in_turn(
-                method, peers, context, given, numbers, state, ctx.parts
-            )
+        trains = any(ctx.needs_input_grad)
+        ctx.way, count = way_of(given, peers.size, numbers["splits"], trains)
+        call = method, peers, context, given, numbers, state
+        if ctx.way == "in turn":
+            state, o, out = walk_in_turn(*call, count)
+        elif ctx.way == "in parts":
+            state, phi, o, out = walk_in_parts(*call, count)
         else:
-            state, phi, o, out = walk_together(method, peers, context, given, numbers, state)
+            state, phi, o, out = walk_together(*call)
+        ctx.count = count
         ctx.method, ctx.peers, ctx.numbers, ctx.names = method, peers, numbers, names
         ctx.save_for_backward(*tensors, state, phi, o)
         ctx.set_materialize_grads(False)
@@ -285,11 +412,11 @@ class _Linear(torch.autograd.Function):
                 place.context, given, ctx.numbers, dout, state, dstate, dict.fromkeys(wanted, True)
             )
 
-        if ctx.parts:
-            made = gradients_in_turn(
-                method, peers, place.context, given, ctx.numbers, dout, state, dstate, wanted,
-                ctx.parts,
-            )  # fmt: skip
+        call = method, peers, place.context, given, ctx.numbers, dout, state
+        if ctx.way == "in turn":
+            made = gradients_in_turn(*call, dstate, wanted, ctx.count)
+        elif ctx.way == "in parts":
+            made = gradients_in_parts(*call, phi, dstate, wanted)
         else:
             if peers.size > 1:
                 _, psi = method.zeros(given)
@@ -352,10 +479,14 @@ def gla(q, k, v, group=None, *, gate_head=None, gate_key=None, gate_value=None, 
     return_state   (o, state) with the f32 state after this rank's tokens; the last rank's is the
                    text's
 
-    Gradients of gate_rate, gate_bias, bonus and skip are those of this rank's tokens.  Where the
-    heads can be cut into as many parts as there are ranks (8 at most), the ranks are a pipeline and
-    walk over their tokens once.  Else they walk two or three times, and log2(ranks) exchanges move a
-    state and its factors.  Bits are the same every run for a fixed number of ranks.  Experimental, as the operation is."""
+    splits         parts of this rank's tokens, which walk at once; 0: on CUDA enough to fill the
+                   device, where heads are few; 1: none
+
+    Gradients of gate_rate, gate_bias, bonus and skip are those of this rank's tokens.  In parts a rank
+    walks over its tokens three times, each a part's length.  Else, where the heads can be cut into as
+    many parts as there are ranks (8 at most), the ranks are a pipeline and walk once; or they walk two
+    or three times, and log2(ranks) exchanges move a state and its factors.  Bits are the same every
+    run for a fixed number of ranks and device.  Experimental, as the operation is."""
     tensors = {
         "q": q, "k": k, "v": v, "gate_head": gate_head, "gate_key": gate_key,
         "gate_value": gate_value, "gate_rate": gate_rate, "gate_bias": gate_bias, "select": select,
