@@ -35,7 +35,7 @@ if(NOT _no_torch OR "$ENV{FOVEA_REQUIRE_ALL}")
   fovea_script(distributed COMMAND ${_python} -m pytest -q tests/python/fovea_distributed)
   fovea_script(transformers COMMAND ${_python} -m pytest -q -rs tests/python/hf)
 endif()
-fovea_script(python COMMAND ${_python} -m pytest -q tests/python ${_without})
+fovea_script(python COMMAND ${_python} -m pytest -q tests/python ${_without} TIMEOUT 1800)
 set_tests_properties(python PROPERTIES COST 200)  # the longest one first
 fovea_script(rust COMMAND bash tests/rust.sh ${CMAKE_BINARY_DIR})
 fovea_script(julia COMMAND bash tests/julia.sh)
