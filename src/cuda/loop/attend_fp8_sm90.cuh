@@ -10,6 +10,8 @@
 //   item without keys has one tile of each, of which nobody reads. Shared memory and barriers:
 //   Shared90, and the sums behind it.  Named barrier 1 + n is warpgroup n's own: it guards the
 //   values that were zeroed.
+// v of i8, whose products are summed in int32, has a consumer of its own: ops/quant/
+// forward_integer_sm90.cuh.
 // FlashAttention-3 (2407.08608), SageAttention2 (2411.10958).
 #pragma once
 #include <concepts>
