@@ -15,7 +15,8 @@ from .base import turned, unrecorded
 @dataclasses.dataclass(frozen=True)
 class Quant(Prefill):
     """FP8 forward over codes made beforehand, or with `quantising` from bf16 tensors in every call.
-    `sage`: SageAttention2, q and k in i8 with scales of threads, less the mean of k.  The peer
+    `sage`: SageAttention2, q and k in i8 with scales of threads, less the mean of k.  `sagebwd`:
+    q, k, v and weights in i8 with scales of blocks of 64, k less its mean.  The peer
     attends to these tensors in bf16, or (`product`) multiplies 8-bit matrices, the machine's limit:
     as many flops, nothing compared."""
 
@@ -27,6 +28,7 @@ class Quant(Prefill):
     quantising: bool = False
     product: bool = False
     sage: bool = False
+    sagebwd: bool = False
     family = "quant"
 
     @property
@@ -39,7 +41,7 @@ class Quant(Prefill):
 
     def words(self):
         yield from super().words()
-        yield "sage2" if self.sage else "e4m3"
+        yield "sage2" if self.sage else "sagebwd" if self.sagebwd else "e4m3"
         yield "quantising" if self.quantising else None
         yield "of_product" if self.product else None
 
@@ -79,9 +81,24 @@ class Quant(Prefill):
             blocks = {"q_block": 16, "k_block": 128, "p_format": "e4m3_448"}
             return (q, k), {"v_t": v_t, "q_plain": ours[0], **scales, **groups, **blocks}
 
+        def sagebwd():
+            blocks = {"block": 64, "n": -(-self.n // 64)}
+            to = [torch.empty_like(x, dtype=torch.int8) for x in ours[:2]]
+            v_to = torch.empty(self.b, self.h, self.d, columns, dtype=torch.int8, device=device)
+            q, q_scale = fovea.quant_quantize(ctx, ours[0], code=to[0], **blocks)
+            k, k_scale, mean = fovea.quant_quantize(
+                ctx, ours[1], code=to[1], smooth="sequence", mean=True, means=1, **blocks
+            )
+            v_t, v_scale = fovea.quant_quantize(ctx, ours[2], code_t=v_to, **blocks, **order)
+            scales = {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale, "k_mean": mean}
+            form = {"q_block": 64, "k_block": 64, "v_block": 64, "p_format": "i8"}
+            return (q, k), {"v_t": v_t, "q_plain": ours[0], "accumulate": "f32", **scales, **form}
+
         def codes():
             if self.sage:
                 return sage()
+            if self.sagebwd:
+                return sagebwd()
             (q, q_scale), (k, k_scale) = (
                 fovea.quant_quantize(ctx, x, code=True, n=1) for x in ours[:2]
             )
@@ -177,6 +194,8 @@ def cuda():
         yield from (Quant(b, 16, n, 128, causal, sage=True) for causal in (False, True))
         for x in (False, True):
             yield Quant(b, 16, n, 128, quantising=x, product=True, sage=True)
+    for h, d in ((32, 64), (16, 128)):
+        yield from (Quant(1, h, 16384, d, causal, sagebwd=True) for causal in (False, True))
     for h, d in ((32, 64), (8, 256)):
         yield Quant(4, h, 4096, d)
     for h, d in ((32, 64), (16, 128)):

@@ -32,6 +32,7 @@ std::string name_of(const QuantForwardCase& c) {
       {c.v_mean, "_v_mean"},    {c.zeros, "_zeros"},
       {c.constant, "_constant"}};
   for (const auto& flag : flags) name += flag.first ? flag.second : "";
+  if (c.v_block != 64) name += number("_v_block", c.v_block);
   if (c.list_rows)
     name += number("/list", c.list_rows) + number("x", c.list_keys) + number("_keep", c.keep) +
             number("_x", c.x) + (c.counts ? "_counts" : "") + (c.ascends ? "_ascending" : "");
@@ -250,7 +251,14 @@ class QuantForwardBuild {
                 0,
                 0};
       case Method::sagebwd:
-        return {FOVEA_P_FORMAT_I8, FOVEA_ACCUMULATE_F32, block, block, block, q, k, 64};
+        return {FOVEA_P_FORMAT_I8,
+                FOVEA_ACCUMULATE_F32,
+                block,
+                block,
+                block,
+                q,
+                k,
+                static_cast<int32_t>(c_.v_block)};
       case Method::tokens:
         return {FOVEA_P_FORMAT_HALF, FOVEA_ACCUMULATE_F32, token, token, block, 0, 0, 0};
       case Method::blocks:
@@ -487,6 +495,45 @@ std::vector<QuantForwardCase> quant_integer_rows() {
   return rows;
 }
 
+// Of the tuned kernels of i8 alone: every row of quant/forward_integer.inc.  Those of sm_80 have
+// blocks of no power of two on Hopper.
+std::vector<QuantForwardCase> quant_run_rows() {
+  std::vector<QuantForwardCase> rows;
+  for (int64_t d : {64, 128}) {
+    QuantForwardCase first;
+    first.note = "tuned", first.method = Method::sagebwd, first.q_block = first.k_block = 64;
+    first.d = first.e = d, first.b = 1, first.s = 200, first.t = 430, first.h = 2, first.g = 1;
+    first.o_dtype = FOVEA_BF16;
+    rows.push_back(first);
+    QuantForwardCase c = first;
+    c.causal = c.k_mean = c.q_plain = true, c.o_dtype = FOVEA_F16;
+    rows.push_back(c);
+    c.s = 330, c.t = 200, c.q_plain = false, c.k_block = 128, c.v_block = 0;  // rows without keys
+    rows.push_back(c);
+    c.causal = false, c.left = 100, c.right = 30, c.o_dtype = FOVEA_F32, c.s = 200, c.t = 430;
+    c.q_block = 0, c.k_block = 0, c.v_block = 256, c.lse = false;
+    rows.push_back(c);
+    c = first;
+    c.where = Where::varlen, c.b = 3, c.s = 90, c.zeros = true;
+    rows.push_back(c);
+    c.where = Where::lengths, c.causal = c.sink_logit = true, c.q_block = 16;
+    rows.push_back(c);
+    c.where = Where::batched, c.zeros = false, c.constant = true, c.lay = Lay::head_first;
+    rows.push_back(c);
+    // A factor so large that a run has one weight; one key; many tiles; many items.
+    c = first;
+    c.s = 70, c.t = 130, c.scale = 3e5f;
+    rows.push_back(c);
+    c.t = 1, c.scale = 0;
+    rows.push_back(c);
+    c.s = 5, c.t = 9000, c.h = 1, c.k_mean = true;
+    rows.push_back(c);
+    c.b = 9, c.h = 16, c.g = 4, c.s = 10, c.t = 140, c.where = Where::varlen, c.causal = true;
+    rows.push_back(c);
+  }
+  return rows;
+}
+
 // Of every method: lengths off blocks, masks, places, means.
 std::vector<QuantForwardCase> quant_method_rows() {
   std::vector<QuantForwardCase> rows;
@@ -651,6 +698,12 @@ std::vector<harness::Case> quant_forward_cases() {
   }
   for (const QuantForwardCase& c : quant_tuned_rows()) add(c, "sm90.d" + std::to_string(c.d));
   for (const QuantForwardCase& c : quant_integer_rows()) add(c, "sm90_i8.d" + std::to_string(c.d));
+  for (QuantForwardCase c : quant_run_rows()) {
+    add(c, "sm90_integer.d" + std::to_string(c.d));
+    if (c.q_block != 64 || c.k_block != 64 || c.t != 430) continue;
+    c.k_block = 192, c.zeros = false, c.note = "block192_tuned";
+    add(c, "sm80_i8.d" + std::to_string(c.d));
+  }
   for (const QuantForwardCase& c : quant_method_rows()) add(c);
   QuantForwardCase c;
   c.note = "tuned", c.s = 70, c.t = 300, c.d = 80, c.e = 72, c.scales = Scales::block;

@@ -47,7 +47,7 @@ struct QuantForwardCase {
   int o_dtype = FOVEA_F32;
   bool causal = false, transposed = true, permuted = true, lse = true, softcap = false,
        sink_logit = false;
-  int64_t left = 0, right = 0, q_block = 128, k_block = 128;
+  int64_t left = 0, right = 0, q_block = 128, k_block = 128, v_block = 64;  // v_block: of sagebwd
   Scales scales = Scales::head;
   Method method = Method::fa3;
   // q_plain: with k_mean.  zeros: a block of k and its scale hold nothing; constant: all of k.

@@ -53,7 +53,7 @@ void add_integers(Table& all) {
     for (const std::string width : {"64", "128"}) {
       const std::string quantise = "quant_quantize.cuda.tile." + type + ".d" + width + "+";
       const std::string kernel =
-          quantise + quantise + quantise + "quant_forward.cuda.sm80_i8.d" + width;
+          quantise + quantise + quantise + "quant_forward.cuda.sm90_integer.d" + width;
       const std::string of =
           " code=1 v_code=1 q_block=64 k_block=64 v_block=64 p_format=3"
           " accumulate=1 q:" +

@@ -10,6 +10,8 @@
 //   item without keys has one tile of each, of which nobody reads. Shared memory and barriers:
 //   Shared90, and the sums behind it.  Named barrier 1 + n is warpgroup n's own: it guards the
 //   values that were zeroed.
+// v of i8, whose products are summed in int32, has a consumer of its own: ops/quant/
+// forward_integer_sm90.cuh.
 // FlashAttention-3 (2407.08608), SageAttention2 (2411.10958).
 #pragma once
 #include <concepts>
@@ -261,36 +263,32 @@ struct ByteLayout90 : SharedLayout90<Shape, Source, WindowMask> {
 template <class Shape, class Source>
 constexpr int byte_shared_bytes = ByteLayout90<Shape, Source>().bytes;
 
-// A consumer warpgroup.
+// What consumer warpgroups of codes have in common, each of 64 rows of a work item.
 template <class Shape, KeySource Source, class Epilogue>
-struct ByteConsumer90 {
+struct CodeConsumer90 {
   static_assert(CodeSteps<typename Source::Steps>);
-  static constexpr int D = Shape::D, E = Shape::E, BN = Shape::BN, Run = Shape::Run;
+  static constexpr int D = Shape::D, E = Shape::E, BN = Shape::BN;
+  static constexpr int Dtype = Source::Steps::dtype;
   using TileQ = typename Shape::TileQ;
   using TileK = typename Shape::TileK;
   using TileV = typename Shape::TileV;
   using Shared = Shared90<Shape, Source, WindowMask>;
   using Slot = typename Shared::Slot;
   using KeyState = typename Shared::KeyState;
-  static constexpr ByteLayout90<Shape, Source> layout = ByteLayout90<Shape, Source>();
-  static_assert(layout.bytes <= Shape::shared_bytes);
-  static constexpr int Dtype = Source::Steps::dtype;
-  using Keys = StepKeys<BN, Slot>;
-  using Softmax = LiftedSoftmax<Dtype>;
   const typename Source::Call& call;
   const Attend& a;
   const Epilogue& epilogue;
   const Shared& shared;
   const int group;
-  float4* const sums = reinterpret_cast<float4*>(shared.base + layout.sums) + group * (64 * E / 4) +
-                       threadIdx.x % 128;
   const uint64_t q_rows =
       TileQ::descriptor(shared.at + Shared::layout.q + group * 64 * TileQ::Panel);
   typename Shared::TileState slot = {};
   typename Shared::QState q_at = {};
   KeyState at = {};
 
-  __device__ __forceinline__ void run() {
+ protected:
+  // consume(work) of each work item of the block.
+  __device__ __forceinline__ void each_item(auto consume) {
     for (;; slot.next(), q_at.next()) {
       shared.q_pipe().wait(q_at);
       const Slot& work = shared.work(slot);
@@ -299,6 +297,54 @@ struct ByteConsumer90 {
       __syncwarp();
       shared.tile_pipe().release(slot);
     }
+  }
+  // Begins x = Q K' of the K in stage `k`.
+  __device__ __forceinline__ void scores(ScoreTile<Dtype, BN / 8>& x, KeyState k) const {
+    shared.key_pipe().wait(k);
+    sm90::fence();
+    sm90::byte_product<Dtype, D, TileQ, TileK>(x.products()[0], q_rows,
+                                               TileK::descriptor(shared.keys(k)));
+    sm90::commit();
+  }
+  // The next stage is not needed, or not any more.
+  __device__ __forceinline__ void pass() {
+    shared.key_pipe().wait(at);
+    shared.key_pipe().release(at);
+    at.next();
+  }
+  // Stores rows `row` and row + 8 of the lane: o / sum, and lse.  top: in units of log2, without
+  // what all scores of a row lack.
+  __device__ __forceinline__ void store(const Slot& work, int row, const float (&top)[2],
+                                        const float (&sum)[2], const float (&o)[E / 8][4]) const {
+    const RowTile& tile = work.tile;
+    each_row<1>(row, [&](int, int half, int m) {
+      const bool valid = m < tile.count;
+      float raised = top[half];
+      if constexpr (requires { work.raise(call, tile, m); }) raised += work.raise(call, tile, m);
+      if (a.o_dtype == FOVEA_BF16)
+        epilogue.template store<FOVEA_BF16>(a, tile, m, valid, 0, raised, sum[half], o, half);
+      else
+        epilogue.template store<FOVEA_F16>(a, tile, m, valid, 0, raised, sum[half], o, half);
+    });
+  }
+};
+
+// A consumer warpgroup of values of e4m3.
+template <class Shape, KeySource Source, class Epilogue>
+struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
+  using Base = CodeConsumer90<Shape, Source, Epilogue>;
+  using Base::D, Base::E, Base::BN, Base::Dtype, Base::shared, Base::group, Base::q_at, Base::at;
+  using typename Base::TileV, typename Base::Slot, typename Base::KeyState;
+  static constexpr int Run = Shape::Run;
+  static constexpr ByteLayout90<Shape, Source> layout = ByteLayout90<Shape, Source>();
+  static_assert(layout.bytes <= Shape::shared_bytes);
+  using Keys = StepKeys<BN, Slot>;
+  using Softmax = LiftedSoftmax<Dtype>;
+  float4* const sums = reinterpret_cast<float4*>(shared.base + layout.sums) + group * (64 * E / 4) +
+                       threadIdx.x % 128;
+
+  __device__ __forceinline__ void run() {
+    this->each_item([&](const Slot& work) { consume(work); });
   }
 
  private:
@@ -318,13 +364,6 @@ struct ByteConsumer90 {
     ScoreFactors<blocks ? BN / 64 : 1> factor;
     factor.row = work.row_factor(group, row + threadIdx.x % 32 / 4);
     const auto scales = work.key_scales();  // in registers: an address is between two products
-    const auto scores = [&](KeyState k) {
-      shared.key_pipe().wait(k);
-      sm90::fence();
-      sm90::byte_product<Dtype, D, TileQ, TileK>(x.products()[0], q_rows,
-                                                 TileK::descriptor(shared.keys(k)));
-      sm90::commit();
-    };
     const auto values = [&](KeyState v, bool accumulate) {
       shared.key_pipe().wait(v);
       sm90::byte_product<FOVEA_E4M3, TileV>(o, p, TileV::descriptor(shared.keys(v)), accumulate);
@@ -351,7 +390,7 @@ struct ByteConsumer90 {
       KeyState v = at;
       v.next();
       clear_ends(work, n + 1, v);
-      scores(at);
+      this->scores(x, at);
       values(v, accumulate);
       if constexpr (blocks && Keys::listed)
         factor.load(work.key_scales(), begins(at, n)), factor.take();
@@ -382,7 +421,7 @@ struct ByteConsumer90 {
 #pragma unroll
       for (int c = 0; c < 4; ++c) o[j][c] = 0.f;
     if (first <= last) {
-      scores(at);
+      this->scores(x, at);
       factor.load(work.key_scales(), begins(at, last)), factor.take();
       if constexpr (blocks && !Keys::listed) factor.load(scales, Keys{work, max(last - 1, first)});
       sm90::wait<0>();
@@ -414,13 +453,13 @@ struct ByteConsumer90 {
       values(at, accumulate);
       sm90::wait<0>();
       sm90::pin(o);
-      pass();
+      this->pass();
     } else {
       shared.q_pipe().release(q_at);
-      pass(), pass();
+      this->pass(), this->pass();
     }
 
-    store(work, row, state, o, first <= last, kept, behind);
+    finish(work, row, state, o, first <= last, kept, behind);
   }
 
   // The values past the last key, in the first V; what lies past the tensor reads as zero.  The
@@ -458,19 +497,12 @@ struct ByteConsumer90 {
     }
   }
 
-  // The next stage is not needed, or not any more.
-  __device__ __forceinline__ void pass() {
-    shared.key_pipe().wait(at);
-    shared.key_pipe().release(at);
-    at.next();
-  }
-
   // `behind`: what the sums in shared memory are to be multiplied with, if any are `kept` there.
-  __device__ __forceinline__ void store(const Slot& work, int row, const Softmax& state,
-                                        float (&o)[E / 8][4], bool any, bool kept,
-                                        const float (&behind)[2]) const {
-    const RowTile& tile = work.tile;
+  __device__ __forceinline__ void finish(const Slot& work, int row, const Softmax& state,
+                                         float (&o)[E / 8][4], bool any, bool kept,
+                                         const float (&behind)[2]) const {
     const float sum[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
+    const float top[2] = {state.m[0] - Softmax::kLift, state.m[1] - Softmax::kLift};
 #pragma unroll
     for (int j = 0; j < E / 8; ++j) {
       const float4 at = kept ? sums[j * 128] : make_float4(0.f, 0.f, 0.f, 0.f);
@@ -483,19 +515,12 @@ struct ByteConsumer90 {
                                                             : c % 2           ? factor.y
                                                                               : factor.x);
     }
-    each_row<1>(row, [&](int, int half, int m) {
-      const bool valid = m < tile.count;
-      float top = state.m[half] - Softmax::kLift;
-      if constexpr (requires { work.raise(call, tile, m); }) top += work.raise(call, tile, m);
-      if (a.o_dtype == FOVEA_BF16)
-        epilogue.template store<FOVEA_BF16>(a, tile, m, valid, 0, top, sum[half], o, half);
-      else
-        epilogue.template store<FOVEA_F16>(a, tile, m, valid, 0, top, sum[half], o, half);
-    });
+    this->store(work, row, top, sum, o);
   }
 };
 
-template <class Shape, KeySource Source, class Epilogue>
+template <class Shape, KeySource Source, class Epilogue,
+          class Consumer = ByteConsumer90<Shape, Source, Epilogue>>
 __global__ void __launch_bounds__(Shape::threads, 1)
     attend_fp8_sm90(const __grid_constant__ typename Source::Call call,
                     const __grid_constant__ AttendGrid grid, const __grid_constant__ CodeMaps maps,
@@ -516,8 +541,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
                                                                                   schedule);
   } else {
     sm90::setmaxnreg_inc<Shape::consumer_regs>();
-    ByteConsumer90<Shape, Source, Epilogue>{call, attend_in(call), epilogue, shared, warp / 4 - 1}
-        .run();
+    Consumer{{call, attend_in(call), epilogue, shared, warp / 4 - 1}}.run();
   }
 }
 

@@ -37,6 +37,16 @@ struct QuantConfig90 {
 template <QuantConfig90 C>
 QuantInstance90 quant_sm90_instance();
 
+// A row of forward_integer.inc, for Hopper: a tile is a run of 64 keys.
+struct IntegerConfig90 {
+  int dtype, d;
+  int groups;  // consumer warpgroups, each of 64 rows
+  int stages;
+};
+
+template <IntegerConfig90 C>
+QuantInstance90 quant_integer_sm90_instance();
+
 // A row of forward_integer.inc, for mma.sync.
 struct QuantConfig80 {
   int dtype, d;

@@ -17,19 +17,28 @@ namespace {
 
 using namespace cuda;
 
-// Every row of forward.inc and of forward_i8.inc in this build, narrow widths first.
-const std::vector<QuantInstance90>& instances(ValueKind kind) {
+// Every row of a table in this build, narrow widths first: e4m3; i8 with v of e4m3; i8 alone.
+const std::vector<QuantInstance90>& float_rows() {
   static const std::vector<QuantInstance90> rows = {
 #define FOVEA_INSTANCE(...) quant_sm90_instance<QuantConfig90 __VA_ARGS__>(),
 #include "instances/quant_forward_sm90.inc"
-#undef FOVEA_INSTANCE
   };
-  static const std::vector<QuantInstance90> integers = {
-#define FOVEA_INSTANCE(...) quant_sm90_instance<QuantConfig90 __VA_ARGS__>(),
+  return rows;
+}
+const std::vector<QuantInstance90>& mixed_rows() {
+  static const std::vector<QuantInstance90> rows = {
 #include "instances/quant_forward_i8_sm90.inc"
 #undef FOVEA_INSTANCE
   };
-  return kind == ValueKind::i8 ? integers : rows;
+  return rows;
+}
+const std::vector<QuantInstance90>& integer_rows() {
+  static const std::vector<QuantInstance90> rows = {
+#define FOVEA_INSTANCE(...) quant_integer_sm90_instance<IntegerConfig90 __VA_ARGS__>(),
+#include "instances/quant_forward_integer_sm90.inc"
+#undef FOVEA_INSTANCE
+  };
+  return rows;
 }
 
 // Every row of listed.inc in this build, narrow widths first.
@@ -85,8 +94,16 @@ QuantWork work_of(const Context& ctx, const QuantAttend& a, const ByteTiles90& r
   return {{row_tiles, call.h, 1, 1, causal}, order, {static_cast<int32_t>(order.items()), nullptr}};
 }
 
+// "" or what is not e4m3 with one scale for all keys.
+Text values_refuse(const QuantAttend& a) {
+  if (a.v_kind != ValueKind::e4m3) return "v_t is not e4m3";
+  if (a.v_axis.block || a.v_axis.micro_t()) return "v_scale is not one of all keys";
+  return "";
+}
+
 // "" or what is not FlashAttention-3's.
 Text float_refuses(const QuantAttend& a) {
+  if (Text why = values_refuse(a); !why.empty()) return why;
   if (a.kind != ValueKind::e4m3) return "q and k are not e4m3";
   if (a.p_format != FOVEA_P_FORMAT_E4M3_256) return "p_format is not FOVEA_P_FORMAT_E4M3_256";
   if (a.k_mean) return reason_given("k_mean");
@@ -99,25 +116,51 @@ Text float_refuses(const QuantAttend& a) {
   return "";
 }
 
-// "" or what is not SageAttention2's.
-Text integer_refuses(const QuantAttend& a) {
+// Blocks of all tokens, or of a power of two from `least` on.
+bool shifts(const ScaleAxis& axis, int64_t least) {
+  return !axis.block || (axis.block >= least && !(axis.block & (axis.block - 1)));
+}
+// Blocks of keys are reached by 32 bits.
+bool far_apart(const ScaleAxis& axis) {
+  return axis.each() * axis.scale.stride[2] > kIndexMax / 4;
+}
+
+// "" or what is not i8 q and k with scales of theirs.
+Text codes_refuse(const QuantAttend& a) {
   if (a.kind != ValueKind::i8) return "q and k are not i8";
-  if (a.p_format != FOVEA_P_FORMAT_E4M3_448) return "p_format is not FOVEA_P_FORMAT_E4M3_448";
-  const auto shifts = [](const ScaleAxis& axis, int64_t least) {
-    const bool groups = axis.group <= FOVEA_SCALE_GROUP_THREAD_K;
-    return groups && (!axis.block || (axis.block >= least && !(axis.block & (axis.block - 1))));
+  const auto grouped = [](const ScaleAxis& axis) {
+    return axis.group <= FOVEA_SCALE_GROUP_THREAD_K;
   };
-  if (!shifts(a.q_axis, 16)) return "q_group is neither block nor thread_q of 0 or a power of two";
-  if (!shifts(a.k_axis, 64))
+  if (!grouped(a.q_axis) || !shifts(a.q_axis, 16))
+    return "q_group is neither block nor thread_q of 0 or a power of two";
+  if (!grouped(a.k_axis) || !shifts(a.k_axis, 64))
     return "k_group is neither block nor thread_k of 0 or a power of two from 64 on";
   if (!a.q_axis.scale || !a.k_axis.scale) return "q_scale or k_scale is not given";
-  if (a.k_axis.each() * a.k_axis.scale.stride[2] > kIndexMax / 4)
-    return "blocks of k_scale lie 2^30 bytes apart or more";
+  if (far_apart(a.k_axis)) return "blocks of k_scale lie 2^30 bytes apart or more";
   if (!a.shifts()) return "";
   if (!chunked(a.k_mean, 4, 4)) return reason_rows("k_mean");
   const size_t bytes = a.q_plain_dtype == FOVEA_F32 ? 4 : 2;
   if (a.q_plain && !chunked(a.q_plain, bytes, static_cast<int>(16 / bytes)))
     return reason_rows("q_plain");
+  return "";
+}
+
+// "" or what is not SageAttention2's.
+Text mixed_refuses(const QuantAttend& a) {
+  if (Text why = values_refuse(a); !why.empty()) return why;
+  if (a.p_format != FOVEA_P_FORMAT_E4M3_448) return "p_format is not FOVEA_P_FORMAT_E4M3_448";
+  return codes_refuse(a);
+}
+
+// "" or what is not SageBwd's.
+Text integer_refuses(const QuantAttend& a) {
+  if (a.v_kind != ValueKind::i8) return "v_t is not i8";
+  if (Text why = codes_refuse(a); !why.empty()) return why;
+  if (a.k_axis.group != FOVEA_SCALE_GROUP_BLOCK) return "k_group is not block";
+  if (!a.v_axis.scale) return "v_scale is not given";
+  if (a.v_axis.group != FOVEA_SCALE_GROUP_BLOCK || !shifts(a.v_axis, kTileKeys))
+    return "v_group is not block of 0 or a power of two from 64 on";
+  if (far_apart(a.v_axis)) return "blocks of v_scale lie 2^30 bytes apart or more";
   return "";
 }
 
@@ -131,8 +174,6 @@ Text refuses(const Context& ctx, const QuantAttend& a) {
   if (!a.v_t || !a.permuted)
     return "v_t of code_order FOVEA_CODE_ORDER_V_PERM16 is not given, wanted in place of v";
   if (call.score.softcap > 0) return reason_given("softcap");
-  if (a.v_kind != ValueKind::e4m3) return "v_t is not e4m3";
-  if (a.v_axis.block || a.v_axis.micro_t()) return "v_scale is not one of all keys";
   if (a.delta) return reason_given("delta");
   if (a.v_mean) return reason_given("v_mean");
   if (!call.h || !call.sequences.count || !call.t || !call.s)
@@ -162,11 +203,11 @@ QuantWork scheduled(Context& ctx, QuantWork work) {
   return work;
 }
 
-template <Text (*Refuses)(const QuantAttend&)>
+template <Text (*Refuses)(const QuantAttend&), const std::vector<QuantInstance90>& (*Rows)()>
 Text offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
   if (Text why = refuses(ctx, a); !why.empty()) return why;
   if (Text why = Refuses(a); !why.empty()) return why;
-  const QuantInstance90* row = find(a.attend, instances(a.kind));
+  const QuantInstance90* row = find(a.attend, Rows());
   QuantWork work;
   CodeMaps maps;
   if (Text why = prepare(ctx, a, row, work, maps); !why.empty()) return why;
@@ -191,7 +232,7 @@ Text list_refuses(const QuantListed& call, int rows) {
 Text offer_listed(const Context& ctx, const QuantListed& call, Plan& plan) {
   const QuantAttend& a = call.codes;
   if (Text why = refuses(ctx, a); !why.empty()) return why;
-  if (Text why = integer_refuses(a); !why.empty()) return why;
+  if (Text why = mixed_refuses(a); !why.empty()) return why;
   const QuantListInstance90* row = find(a.attend, list_instances());
   QuantWork work;
   CodeMaps maps;
@@ -211,8 +252,11 @@ Text offer_listed(const Context& ctx, const QuantListed& call, Plan& plan) {
 
 }  // namespace
 
-extern const Kernel<QuantAttend> quant_forward_sm90 = {"sm90", offer<float_refuses>};
-extern const Kernel<QuantAttend> quant_forward_sm90_i8 = {"sm90_i8", offer<integer_refuses>};
+extern const Kernel<QuantAttend> quant_forward_sm90 = {"sm90", offer<float_refuses, float_rows>};
+extern const Kernel<QuantAttend> quant_forward_sm90_i8 = {"sm90_i8",
+                                                          offer<mixed_refuses, mixed_rows>};
+extern const Kernel<QuantAttend> quant_forward_sm90_integer = {
+    "sm90_integer", offer<integer_refuses, integer_rows>};
 extern const Kernel<QuantListed> quant_listed_sm90_i8 = {"sm90_i8.lists", offer_listed};
 
 }  // namespace fovea

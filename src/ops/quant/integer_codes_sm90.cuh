@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Codes of SageAttention2 on the 8-bit Hopper sweep: i8 q and k with scales of threads or blocks,
-// e4m3 v with scales of channels.
+// Codes of SageAttention2 and SageBwd on the 8-bit Hopper sweep: i8 q and k with scales of threads
+// or blocks, v of e4m3 with scales of channels or of i8 with scales of blocks.
 #pragma once
 #include "cuda/loop/attend_fp8_sm90.cuh"
 #include "cuda/tile/convert.cuh"
@@ -83,10 +83,7 @@ struct IntegerCodes {
   };
   __device__ KeyScales key_scales() const {
     const int lane = static_cast<int>(threadIdx.x % 4);
-    const int part = keys.parts > 1 && 2 * lane < key_count ? lane : 0;
-    const float* first = keys.first + static_cast<int64_t>(part) * keys.stride;
-    return {reinterpret_cast<const char*>(first), keys.parts * keys.stride * 4, keys.shift,
-            key_count - 1 - 2 * part};
+    return scales_of(keys, keys.parts > 1 && 2 * lane < key_count ? lane : 0);
   }
   __device__ float2 value_factor(int at) const {
     if (!values) return {1, 1};
@@ -114,6 +111,13 @@ struct IntegerCodes {
       sum *= call.q_plain ? scale : row_factor(0, m);
     }
     return quad_sum(sum);
+  }
+
+ protected:
+  __device__ KeyScales scales_of(const ShiftedScales& scales, int part) const {
+    const float* first = scales.first + static_cast<int64_t>(part) * scales.stride;
+    return {reinterpret_cast<const char*>(first), scales.parts * scales.stride * 4, scales.shift,
+            key_count - 1 - 2 * part};
   }
 
  private:

@@ -857,9 +857,12 @@ c_struct! {
     ///                    or a power of two; k_group block or thread_k, k_block 0 or a power of two
     ///                    from 64 on; v_group block (v_block = 0) or channel; rows of k_mean and
     ///                    q_plain contiguous and 16-byte aligned
+    ///   sm_90, i8        p_format i8, all three scales; q and k as above, but k_group block; v_group
+    ///                    block, v_block 0 or a power of two from 64 on; up to 128; no index
     ///   sm_80, i8        p_format i8, scales of block, blocks of 0 or multiples of 64; up to 128; no
     ///                    index
-    ///   sm_90, index     as i8; block_rows = 128, entry_keys = block_keys or 0; no skip_margin
+    ///   sm_90, index     as i8, e4m3; block_rows = 128, entry_keys = block_keys or 0; no
+    ///                    skip_margin
     /// ```
     fovea_quant_forward_params: 2320 bytes;
     struct_size: usize = 0, "sizeof(fovea_quant_forward_params)";
