@@ -370,8 +370,8 @@ __device__ inline void byte_product(Sum (&d)[N][4], uint64_t a, uint64_t b) {
 }
 
 // d = accumulate d + A B', A four codes a word.
-template <int Dtype, class TileB, int N, int Steps>
-__device__ inline void byte_product(float (&d)[N][4], const uint32_t (&a)[Steps][4], uint64_t b,
+template <int Dtype, class TileB, class Sum, int N, int Steps>
+__device__ inline void byte_product(Sum (&d)[N][4], const uint32_t (&a)[Steps][4], uint64_t b,
                                     bool accumulate) {
 #pragma unroll
   for (int k = 0; k < Steps; ++k)
