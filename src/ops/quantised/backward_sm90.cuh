@@ -217,7 +217,7 @@ class QuantConsumer90 {
         dv(f.dv),
         x(f.x) {
     const QuantKeys keys = find_keys(rows);  // by whole warps
-    if (warp == 0 && lane == 0) shared.keys(group) = keys;
+    if (threadIdx.x % 128 == 0) shared.keys(group) = keys;
     sm90::named_barrier_sync(1 + group, 128);
   }
 
@@ -407,7 +407,7 @@ class QuantConsumer90 {
     issue_columns<DoutColumns>(even, codes, dout_columns, 0);
     code_operand(ds, dp, ds_scale.factor);
     put_ds(ds);
-    if (warp == 0 && lane == 0)
+    if (threadIdx.x % 128 == 0)
       shared.ds_scales(at())[group] = met ? ds_scale.scale * keys.k_scale : 0.f;
     sm90::fence_shared();
     __syncwarp();
