@@ -115,13 +115,13 @@ Text offer(const Context& ctx, const QuantBackward& b, Plan& plan) {
   const int64_t terms = shares > 1 ? q.caches * a.t * cut.call.forward.g : 0;
   const auto dk = to.add<float>(b.call.dk ? terms * a.d : 0),
              dv = to.add<float>(b.call.dv ? terms * a.e : 0);
-  const BackwardGrid90 grid(cut.call.forward, kTileTokens, instance.keys, instance.panels, all,
+  const BackwardGrid90 grid(cut.call.forward, kTileTokens, instance.keys, instance.panels, all > 0,
                             device_info(ctx), kInterleaved);
   plan.launch = [=, &instance](Context& ctx, void* base) {
-    quant_backward_rows(ctx, slots.at(base, b, dq_order.at(base)));
     const QuantGradient x = slots.at(base, cut);
     QuantMaps90 all_maps = maps;
     map_dout_columns(x, instance, all_maps);
+    quant_backward_rows(ctx, slots.at(base, b, dq_order.at(base)));
     const BackwardWork work{.tiles = slots.tiles,
                             .stats = 0,
                             .row_stats = nullptr,

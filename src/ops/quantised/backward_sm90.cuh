@@ -216,7 +216,7 @@ class QuantConsumer90 {
         dk(f.dk),
         dv(f.dv),
         x(f.x) {
-    const QuantKeys keys = find_keys(rows);  // by whole warps
+    const QuantKeys keys = find_keys(rows);  // shuffles: whole warps take part
     if (threadIdx.x % 128 == 0) shared.keys(group) = keys;
     sm90::named_barrier_sync(1 + group, 128);
   }
@@ -262,14 +262,15 @@ class QuantConsumer90 {
   __device__ State at() const {
     return {static_cast<int>(steps % 2), steps / 2 % 2};
   }
-  // The warpgroup's 64 rows of 128 bytes of K, and as far into V and K by column its own begin.
+  // Where the warpgroup's 64 rows of K begin.  Those of V and of K by column are as far behind
+  // their tile's begin.
   __device__ uint32_t half() const {
     return shared.base + sm90::unhoisted(group) * 64 * kPanelRowBytes;
   }
   __device__ bool more() const {
     return !shared.keys(group).rows.ends(tile);
   }
-  // The lane's first.
+  // The first key of the lane.
   __device__ int own_key() const {
     return shared.keys(group).begin + warp * 16 + lane / 4;
   }
@@ -439,7 +440,7 @@ class QuantConsumer90 {
     for (int j = 0; j < N; ++j)
 #pragma unroll
       for (int c = 0; c < 4; ++c) dq[j][c] = static_cast<float>(x[j][c]) * first;
-    // A wait would move above the conversions, but not above this branch.
+    // ptxas keeps the wait for the last product behind this branch.
     sm90::barrier_wait(shared.dq_empty(group), odd_tile ^ 1);
     sm90::wait<0>();
     sm90::pin(odd);

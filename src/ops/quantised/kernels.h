@@ -60,8 +60,8 @@ struct TileScale {
   FOVEA_HD explicit TileScale(float most) {
     const bool finite = most - most == 0, some = finite && most >= 0x1p-100f;
 #ifdef __CUDA_ARCH__
-    // Divisions to the last bit are hundreds of cycles of latency.  This one takes divisors below
-    // 2^126, so that most is 2^7 less.
+    // IEEE divisions would be hundreds of cycles of latency.  __fdividef takes no divisor above
+    // 2^126: most is scaled.
     const float inverse = __fdividef(127 / 128.f, most * 0x1p-7f), part = most * (1 / 127.f);
 #else
     const float inverse = 127 / most, part = most / 127;
