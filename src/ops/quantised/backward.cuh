@@ -34,9 +34,13 @@ struct QuantGradient {
   DqOrder* dq_order;   // of each tile, or nullptr: the first pass clears them
 
   FOVEA_HD const Attend& forward() const { return b.call.forward; }
+  // The number of a sequence's first tile, as tiles.first(): here the division is a shift.
+  FOVEA_HD int64_t first_tile(const Sequence& q, int64_t r) const {
+    return tiles.each ? r * tiles.each : q.row_begin / kTileTokens + r;
+  }
   // The number of tile m of a sequence's rows.
   FOVEA_HD int64_t tile(const Sequence& q, int64_t r, int64_t head, int64_t m) const {
-    return head * tiles.total + tiles.first(q, r) + m;
+    return head * tiles.total + first_tile(q, r) + m;
   }
 };
 

@@ -149,7 +149,7 @@ __device__ __forceinline__ void produce_quant_tiles(const QuantGradient& x, cons
   }
   const int column = first_column(a.sequences.query_start, a.s),
             batch = static_cast<int>(seq.batch),
-            first_tile = static_cast<int>(x.tiles.first(seq, block.r));
+            first_tile = static_cast<int>(x.first_tile(seq, block.r));
   typename Shared::QState q_at;
   uint32_t raw_phase = 0, step = 0;
   row_tiles.each([&](int h, int m) {
