@@ -13,7 +13,7 @@ namespace fovea::cuda {
 // so heads must follow one another as panels or as octets do.
 enum class Interleave { none, heads_as_panels, heads_as_octets };
 
-// A (batch, row, head, column) tensor of f16, bf16 or e4m3 as boxes of `rows` rows x `heads` heads
+// A (batch, row, head, column) tensor of f16, bf16 or bytes as boxes of `rows` rows x `heads` heads
 // x `columns` columns, swizzled over a box row's 64 or 128 bytes.  Elements outside read as zero.
 // Coordinates: (column, row, head, batch), with more than one head (column, head, row, batch).
 struct MapOf {
