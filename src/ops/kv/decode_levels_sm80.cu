@@ -40,27 +40,37 @@ __global__ void __launch_bounds__(kTurnThreads)
 
 struct Instance {
   Room room;
+  bool norms;
   void (*launch)(Context&, const LevelSplit&, int warps, int bytes);
 };
 
 }  // namespace
 
-// Compiled in a file for each number of bits.
-extern template void launch_levels<2, 64>(Context&, const LevelSplit&, int, int);
-extern template void launch_levels<2, 128>(Context&, const LevelSplit&, int, int);
-extern template void launch_levels<3, 64>(Context&, const LevelSplit&, int, int);
-extern template void launch_levels<3, 128>(Context&, const LevelSplit&, int, int);
-extern template void launch_levels<4, 64>(Context&, const LevelSplit&, int, int);
-extern template void launch_levels<4, 128>(Context&, const LevelSplit&, int, int);
+// Compiled in a file for each number of bits and format.
+extern template void launch_levels<2, 64, false>(Context&, const LevelSplit&, int, int);
+extern template void launch_levels<2, 128, false>(Context&, const LevelSplit&, int, int);
+extern template void launch_levels<3, 64, false>(Context&, const LevelSplit&, int, int);
+extern template void launch_levels<3, 128, false>(Context&, const LevelSplit&, int, int);
+extern template void launch_levels<4, 64, false>(Context&, const LevelSplit&, int, int);
+extern template void launch_levels<4, 128, false>(Context&, const LevelSplit&, int, int);
+extern template void launch_levels<2, 64, true>(Context&, const LevelSplit&, int, int);
+extern template void launch_levels<2, 128, true>(Context&, const LevelSplit&, int, int);
+extern template void launch_levels<3, 64, true>(Context&, const LevelSplit&, int, int);
+extern template void launch_levels<3, 128, true>(Context&, const LevelSplit&, int, int);
+extern template void launch_levels<4, 64, true>(Context&, const LevelSplit&, int, int);
+extern template void launch_levels<4, 128, true>(Context&, const LevelSplit&, int, int);
 
 namespace {
 
-template <int Bits, int Width>
+template <int Bits, int Width, bool Norms>
 constexpr Instance instance() {
-  return {{Bits, Width}, launch_levels<Bits, Width>};
+  return {{Bits, Width}, Norms, launch_levels<Bits, Width, Norms>};
 }
-constexpr Instance kInstances[] = {instance<2, 64>(),  instance<3, 64>(),  instance<4, 64>(),
-                                   instance<2, 128>(), instance<3, 128>(), instance<4, 128>()};
+constexpr Instance kInstances[] = {
+    instance<2, 64, false>(),  instance<3, 64, false>(),  instance<4, 64, false>(),
+    instance<2, 128, false>(), instance<3, 128, false>(), instance<4, 128, false>(),
+    instance<2, 64, true>(),   instance<3, 64, true>(),   instance<4, 64, true>(),
+    instance<2, 128, true>(),  instance<3, 128, true>(),  instance<4, 128, true>()};
 
 Text refuses(const Context& ctx, const KvDecode& x) {
   const Attend& a = x.attend;
@@ -122,7 +132,10 @@ Block block_of(const Room& room, const LevelSplit& f, int most, int64_t limit) {
 }
 void set_bytes(const Room& room, LevelSplit& f) {
   const kv::Cache& c = f.cache;
-  const int keys = static_cast<int>(c.k_outliers), values = static_cast<int>(c.v_outliers);
+  const auto count = [](int64_t entries) {  // more do not fit anyway
+    return static_cast<int>(std::min<int64_t>(entries, 65536));
+  };
+  const int keys = count(c.k_outliers), values = count(c.v_outliers);
   f.warp_bytes = room.keys() + room.values() + room.bounds() + (keys || values ? room.spots() : 0);
   f.team_bytes = (f.a.rope.cos ? room.turns() : 0) + Room::list(keys) + Room::list(values);
 }
@@ -138,11 +151,12 @@ Text offer(const Context& ctx, const KvDecode& x, Plan& plan) {
   set_pages(x.cache, kTokens, f.page_tiles, f.page_shift), set_steps(f);
   f.row_tiles = static_cast<int>(
       std::max<int64_t>(ceil_div(a.sequences.query_max * f.packed, int64_t{kRows}), 1));
+  const bool norms = x.cache.format == FOVEA_X_KV_FORMAT_NORMS;
   const Instance* found = nullptr;
   for (const Instance& one : kInstances)
-    if (one.room.bits == x.cache.bits && one.room.width == a.d) found = &one;
+    if (one.room.bits == x.cache.bits && one.room.width == a.d && one.norms == norms) found = &one;
   set_bytes(found->room, f);
-  Block block = block_of(found->room, f, kWarpsMost, device.shared_block_bytes);
+  Block block = block_of(found->room, f, warps_most(norms), device.shared_block_bytes);
   if (!block.warps) return reason_shared(block.bytes, device.shared_block_bytes);
   const int64_t rows = a.sequences.count * a.g * f.row_tiles;
   const int64_t tiles = std::max<int64_t>(ceil_div(a.sequences.key_max, int64_t{kTokens}), 1);

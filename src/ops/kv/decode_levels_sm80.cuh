@@ -41,7 +41,10 @@
 
 namespace fovea::cuda {
 
-constexpr int kWarpsMost = 12;
+// Of a block: spots are large, and leave registers for more at a time.
+constexpr int warps_most(bool norms) {
+  return norms ? 12 : 8;
+}
 constexpr int kTokens = 32;  // of a tile: a group
 constexpr int kRows = 8;
 constexpr float kLarge = 16384;  // of a value over its range: beyond, f16 is near its end
@@ -151,7 +154,8 @@ class Table {
   const uint32_t table_, lane_;
 };
 
-template <int Bits, int Width>
+// Norms: format 2, else 1.
+template <int Bits, int Width, bool Norms>
 class Levels {
   static constexpr Room kRoom{Bits, Width};
   static constexpr int kTiles = Width / 16;
@@ -175,7 +179,6 @@ class Levels {
         room_(room),
         team_(team),
         member_(member),
-        norms_(f.cache.format == FOVEA_X_KV_FORMAT_NORMS),
         lane_(threadIdx.x % 32),
         r_(lane_ / 4),
         t_(lane_ % 4),
@@ -189,7 +192,7 @@ class Levels {
 #pragma unroll
     for (int k = 0; k < 2; ++k) factor_[0][k] = fmaxf(factor_[0][k] * key_.up, kFactorLeast);
     low_all_ = max(firsts(), low_of(kRows - 1)), high_all_ = high_of(0);
-    if (f.cache.k_outliers || f.cache.v_outliers)
+    if (!Norms && (f.cache.k_outliers || f.cache.v_outliers))
       for (int i = lane_; i < kRoom.spots() / 16; i += 32) spots()[i] = uint4{};
     __syncwarp();
   }
@@ -266,10 +269,7 @@ class Levels {
       __syncwarp();
     }
     float x[2][1][4] = {};
-    if (norms_ && !f_.turns)
-      scores<false>(n, x);
-    else
-      scores<true>(n, x);
+    scores(n, x);
     __syncwarp();  // keys and their spots are read
     copy_keys(n + 1, next);
     if (k_lacks.count) {
@@ -277,7 +277,7 @@ class Levels {
       __syncwarp();
     }
     if (v_lacks.count) set_value_spots(v_lacks, v_first, token);
-    if (norms_) scale(token.scale, x);
+    if constexpr (Norms) scale(token.scale, x);
     if (first < low_all_ || first + kTokens > high_all_) mask(first, x);
     softmax_.step(x, o_, factor_);
     copy_wait<1>();
@@ -292,9 +292,12 @@ class Levels {
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       const float all = softmax_.total(0, k), top = softmax_.top[0][k] * factor_[0][k];
-      float offset = o_[kTiles][0][k] + o_[kTiles][0][k + 2];
+      float offset = 0;
+      if constexpr (!Norms) {
+        offset = o_[kTiles][0][k] + o_[kTiles][0][k + 2];
 #pragma unroll
-      for (int lane = 4; lane < 32; lane *= 2) offset += __shfl_xor_sync(~0u, offset, lane);
+        for (int lane = 4; lane < 32; lane *= 2) offset += __shfl_xor_sync(~0u, offset, lane);
+      }
       const int m = tile_.first + 2 * t_ + k;
       if (m >= tile_.rows) continue;
       const int64_t token = tile_.q.batch * f_.a.s + tile_.q.row_begin + m / f_.packed;
@@ -345,7 +348,7 @@ class Levels {
     return k_list_at() + Room::list(static_cast<int>(f_.cache.k_outliers));
   }
   __device__ List list_at(const unsigned char* from, int64_t entries) const {
-    const int count = static_cast<int>(entries);
+    const int count = Norms ? 0 : static_cast<int>(entries);
     return {reinterpret_cast<const uint32_t*>(from) + lane_ * Room::pitch(count), count};
   }
   __device__ List k_list(int n) const {
@@ -356,21 +359,21 @@ class Levels {
   }
 
   __device__ void set_channels(const Power& level) {
-    const kv::Cache& c = f_.cache;
-    float range[4] = {1, 1, 1, 1}, offset[4] = {}, most = 0;
-    const bool mine = lane_ < Width / 4;
     key_ = level;
-    if (!norms_) {
+    if constexpr (Norms) return;
+    const kv::Cache& c = f_.cache;
+    const bool mine = lane_ < Width / 4;
+    float range[4], offset[4], most = 0;
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        range[i] = mine ? *c.k_range.at<float>(tile_.head, 4 * lane_ + i) * level.up : 0.f;
-        offset[i] = mine ? *c.k_offset.at<float>(tile_.head, 4 * lane_ + i) : 0.f;
-        most = fmaxf(most, 2 * fabsf(range[i]) + fabsf(offset[i]));
-      }
-      key_ = power_of(lanes_max<32>(most));
+    for (int i = 0; i < 4; ++i) {
+      range[i] = mine ? *c.k_range.at<float>(tile_.head, 4 * lane_ + i) * level.up : 0.f;
+      offset[i] = mine ? *c.k_offset.at<float>(tile_.head, 4 * lane_ + i) : 0.f;
+      most = fmaxf(most, 2 * fabsf(range[i]) + fabsf(offset[i]));
     }
-    const float down = norms_ ? 1.f : key_.down;
-    const auto pair = [&](float x, float y) { return pack<FOVEA_F16>(x * down, y * down); };
+    key_ = power_of(lanes_max<32>(most));
+    const auto pair = [&](float x, float y) {
+      return pack<FOVEA_F16>(x * key_.down, y * key_.down);
+    };
     if (mine)
       bounds()[lane_] = uint4{pair(range[0], range[1]), pair(range[2], range[3]),
                               pair(offset[0], offset[1]), pair(offset[2], offset[3])};
@@ -383,7 +386,7 @@ class Levels {
     const auto bytes = [](const void* x) { return static_cast<const unsigned char*>(x); };
     keys_ = bytes(c.k_code.at<uint32_t>(0, 0, head)) + lane_ * 16;
     values_ = bytes(c.v_code.at<uint32_t>(0, 0, head));
-    bounds_ = bytes(norms_ ? c.v_norm.at<float>(0, lane_, head) : c.v_bound.at<float>(0, lane_));
+    bounds_ = bytes(Norms ? c.v_norm.at<float>(0, lane_, head) : c.v_bound.at<float>(0, lane_));
     norms_of_keys_ = bytes(c.k_norm.at<float>(0, lane_, head));
   }
   static __device__ const unsigned char* source(const unsigned char* base, const Step& step,
@@ -395,7 +398,7 @@ class Levels {
     const auto number = [](const unsigned char* from) {
       return __ldg(reinterpret_cast<const float*>(from));
     };
-    if (norms_) {
+    if constexpr (Norms) {
       norm_ = number(source(norms_of_keys_, f_.k_norm, at));
       range_ = number(source(bounds_, f_.v_norm, at)) * v_up_;
     } else {
@@ -499,7 +502,6 @@ class Levels {
     }
   }
   // a[i]: tokens of blocks 2 i and 2 i + 1, channels of tile k.
-  template <bool Bounds>
   __device__ void form_keys(int k, uint32_t (&a)[2][4]) const {
     constexpr int kChannel = Bits * 4;
     const int flip = Bits == 4 ? t_ / 2 : 0;
@@ -513,7 +515,7 @@ class Levels {
 #pragma unroll
       for (int n = 0; n < 4; ++n) a[n / 2][n % 2 + 2 * pair] = x[n];
     }
-    if constexpr (Bounds) {
+    if constexpr (!Norms) {
       const uint4 bound = bounds()[4 * k + t_];
 #pragma unroll
       for (int i = 0; i < 2; ++i)
@@ -544,15 +546,14 @@ class Levels {
       }
     }
   }
-  // x[i]: tokens of blocks 2 i and 2 i + 1.  Bounds: with ranges, and what belongs to them.
-  template <bool Bounds>
+  // x[i]: tokens of blocks 2 i and 2 i + 1.
   __device__ void scores(int n, float (&x)[2][1][4]) const {
     constexpr int kHalf = kTiles / 2;
 #pragma unroll
     for (int k = 0; k < kHalf; ++k) {
       uint32_t low[2][4], high[2][4];
-      form_keys<Bounds>(k, low), form_keys<Bounds>(k + kHalf, high);
-      if (Bounds && f_.turns) turn(n, k, low, high);
+      form_keys(k, low), form_keys(k + kHalf, high);
+      if (f_.turns) turn(n, k, low, high);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         mma<FOVEA_F16>(x[i][0], low[i], q_[k][0][0], q_[k][0][1]);
@@ -640,13 +641,13 @@ class Levels {
     };
     uint32_t p[4], far[4];
     weights(token.range * inverse(grain_), p);
-    const bool outliers = f_.cache.v_outliers;
+    const bool outliers = !Norms && f_.cache.v_outliers;
     if (outliers) {
 #pragma unroll
       for (int n = 0; n < 4; ++n) far[n] = p[n];
       if (__any_sync(~0u, token.far != token.range)) weights(token.far * inverse(grain_), far);
     }
-    if (!norms_)
+    if constexpr (!Norms) {
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
         const float of = of_row(token.offset, n);
@@ -656,6 +657,7 @@ class Levels {
           sum = fmaf(x[n / 2][0][n % 2 * 2 + k], of, sum);
         }
       }
+    }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       uint32_t units[4][kUnits];
@@ -689,71 +691,71 @@ class Levels {
     }
   }
 
-  __device__ float2 pair_at(const View<4>& from, int j, int channel) const {
-    const uint32_t x = *from.at<uint16_t>(tile_.row, j, tile_.head, channel);
-    const uint32_t y = *from.at<uint16_t>(tile_.row, j, tile_.head, channel + 1);
-    const uint32_t both = x | y << 16;
-    return f_.a.dtype == FOVEA_BF16 ? pair_of<FOVEA_BF16>(both) : pair_of<FOVEA_F16>(both);
-  }
-  // cos and sin of token j; NaN outside the tables.
-  __device__ float2 turn_of(int j, int channel) const {
-    if (!f_.turns) return make_float2(1.f, 0.f);
-    if (j >= f_.a.rope.positions) return make_float2(__uint_as_float(~0u), __uint_as_float(~0u));
-    return make_float2(*f_.a.rope.cos.at<float>(j, channel), *f_.a.rope.sin.at<float>(j, channel));
+  // A first token's numbers in shared memory, from which lanes take theirs; gives the largest.
+  __device__ float put_row(const View<4>& from, int j, bool turned, float* row) const {
+    constexpr int kHalf = Width / 2;
+    const auto number = [&](int channel) {
+      return load_float(from.at<uint16_t>(tile_.row, j, tile_.head, channel), f_.a.dtype, 0);
+    };
+    const Rope& rope = f_.a.rope;
+    float most = 0;
+    __syncwarp();
+    for (int c = lane_; c < kHalf; c += 32) {
+      float y = number(c), z = number(c + kHalf);
+      most = fmaxf(most, fmaxf(fabsf(y), fabsf(z)));
+      if (turned) {
+        const bool inside = j < rope.positions;
+        const float cos = inside ? *rope.cos.at<float>(j, c) : __uint_as_float(~0u);
+        const float sin = inside ? *rope.sin.at<float>(j, c) : __uint_as_float(~0u);
+        const float x = y;
+        y = x * cos - z * sin, z = fmaf(x, sin, z * cos);
+      }
+      row[c] = y, row[c + kHalf] = z;
+    }
+    __syncwarp();
+    return most;
   }
   __device__ void add_first(int j) {
-    constexpr int kHalf = kTiles / 2;
+    auto* row = reinterpret_cast<float*>(room_);
+    put_row(f_.cache.k_first, j, f_.turns, row);
     float score = 0;  // of row r
 #pragma unroll
-    for (int k = 0; k < kHalf; ++k)
-#pragma unroll
-      for (int pair = 0; pair < 2; ++pair) {
-        const int channel = 16 * k + 4 * t_ + 2 * pair;
-        const float2 y = pair_at(f_.cache.k_first, j, channel);
-        const float2 z = pair_at(f_.cache.k_first, j, channel + Width / 2);
-        const float2 one = turn_of(j, channel), two = turn_of(j, channel + 1);
-        const float2 low = pair_of<FOVEA_F16>(q_[k][0][pair]);
-        const float2 high = pair_of<FOVEA_F16>(q_[k + kHalf][0][pair]);
-        score = fmaf(low.x, y.x * one.x - z.x * one.y, score);
-        score = fmaf(low.y, y.y * two.x - z.y * two.y, score);
-        score = fmaf(high.x, z.x * one.x + y.x * one.y, score);
-        score = fmaf(high.y, z.y * two.x + y.y * two.y, score);
-      }
+    for (int k = 0; k < kTiles; ++k) {
+      const float4 one = reinterpret_cast<const float4*>(row)[4 * k + t_];
+      const float2 low = pair_of<FOVEA_F16>(q_[k][0][0]), high = pair_of<FOVEA_F16>(q_[k][0][1]);
+      score = fmaf(low.x, one.x, fmaf(low.y, one.y, score));
+      score = fmaf(high.x, one.z, fmaf(high.y, one.w, score));
+    }
     score += __shfl_xor_sync(~0u, score, 1), score += __shfl_xor_sync(~0u, score, 2);
-    // Row r = 0 has the token; the others none.
+    // Lanes of r = 0 have the token; the others none.
     float x[1][1][4];
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
-      const float mine = __shfl_sync(~0u, score, (2 * t_ + k) * 4) * key_.down;
       const int m = 2 * t_ + k;
+      const float mine = __shfl_sync(~0u, score, 4 * m) * key_.down;
       x[0][0][k] = r_ == 0 && j >= low_of(m) && j < high_of(m) ? mine : kLowest;
       x[0][0][k + 2] = kLowest;
     }
     softmax_.step(x, o_, factor_);
-    float2 values[kTiles];
-    float most = 0;
-#pragma unroll
-    for (int w = 0; w < kTiles; ++w) {
-      values[w] = pair_at(f_.cache.v_first, j, Width / 8 * r_ + 2 * w);
-      most = fmaxf(most, fmaxf(fabsf(values[w].x), fabsf(values[w].y)));
-    }
-    raise_grain(most);
+    raise_grain(put_row(f_.cache.v_first, j, false, row));
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       const float p = __shfl_sync(~0u, x[0][0][k], t_) * inverse(grain_);
 #pragma unroll
-      for (int w = 0; w < kTiles; ++w) {
-        o_[w][0][k] = fmaf(p, values[w].x, o_[w][0][k]);
-        o_[w][0][k + 2] = fmaf(p, values[w].y, o_[w][0][k + 2]);
-      }
+      for (int w = 0; w < kTiles; ++w)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float& sum = o_[w][0][k + 2 * half];
+          sum = fmaf(p, row[Width / 8 * r_ + 2 * w + half], sum);
+        }
     }
+    __syncwarp();
   }
 
   const LevelSplit& f_;
   const Tile& tile_;
   unsigned char *const room_, *const team_;
   const int member_;
-  const bool norms_;
   const int lane_, r_, t_;
   const Table<Bits> table_;
   const float v_up_;
@@ -761,15 +763,15 @@ class Levels {
   Power key_;
   uint32_t q_[kTiles][1][2];
   float norm_ = 1, range_ = 0, offset_ = 0;  // of the lane's token of the tile under way
-  float o_[kTiles + 1][1][4] = {};           // the last: sums of offsets
+  float o_[kTiles + !Norms][1][4] = {};      // in format 1 the last: sums of offsets
   float factor_[1][2], grain_ = 0;
   Softmax<1> softmax_;
   int low_all_, high_all_;  // what all rows see
 };
 
 // Work: heads of a split side by side, then splits, then row tiles.
-template <int Bits, int Width>
-__global__ void __launch_bounds__(kWarpsMost * 32, 1)
+template <int Bits, int Width, bool Norms>
+__global__ void __launch_bounds__(warps_most(Norms) * 32, 1)
     levels_kernel(const __grid_constant__ LevelSplit f) {
   constexpr Room kRoom{Bits, Width};
   extern __shared__ __align__(128) unsigned char shared[];
@@ -793,16 +795,16 @@ __global__ void __launch_bounds__(kWarpsMost * 32, 1)
   const SplitRange range = split_range(max(end - low, 0), f.splits, split);
   const int last = low + static_cast<int>(range.end);
   unsigned char* rooms = shared + kRoom.table();
-  Levels<Bits, Width> mine(f, tile, shared_address(shared), rooms + warp * f.warp_bytes,
-                           rooms + warps * f.warp_bytes + warp / f.team * 2 * f.team_bytes,
-                           warp % f.team, k_power, v_power);
-  using Place = typename Levels<Bits, Width>::Place;
+  Levels<Bits, Width, Norms> mine(f, tile, shared_address(shared), rooms + warp * f.warp_bytes,
+                                  rooms + warps * f.warp_bytes + warp / f.team * 2 * f.team_bytes,
+                                  warp % f.team, k_power, v_power);
+  using Place = typename Levels<Bits, Width, Norms>::Place;
   const auto ask = [&](int n) { return n < last ? mine.place(n) : Place{-1, 0}; };
   int n = low + static_cast<int>(range.begin);
   Place at = ask(n), next = ask(n + 1);
-  mine.copy_keys(n, at), mine.copy_values(at);
   for (int of = n; of < last && of * kTokens < f.cache.firsts; ++of)
     if (mine.there(mine.place(of))) mine.add_firsts(of);
+  mine.copy_keys(n, at), mine.copy_values(at);
 #pragma unroll 1
   for (; n < last; ++n) {
     const Place after = ask(n + 2);
@@ -817,10 +819,10 @@ __global__ void __launch_bounds__(kWarpsMost * 32, 1)
   mine.save(split);
 }
 
-template <int Bits, int Width>
+template <int Bits, int Width, bool Norms>
 void launch_levels(Context& ctx, const LevelSplit& f, int warps, int bytes) {
-  launch_pdl<levels_kernel<Bits, Width>>(ctx, "x_kv_decode", ceil_div(f.items, int64_t{warps}),
-                                         warps * 32, bytes, f);
+  launch_pdl<levels_kernel<Bits, Width, Norms>>(
+      ctx, "x_kv_decode", ceil_div(f.items, int64_t{warps}), warps * 32, bytes, f);
 }
 
 }  // namespace fovea::cuda
