@@ -132,12 +132,13 @@ Block block_of(const Room& room, const LevelSplit& f, int most, int64_t limit) {
 }
 void set_bytes(const Room& room, LevelSplit& f) {
   const kv::Cache& c = f.cache;
-  const auto count = [](int64_t entries) {  // more do not fit anyway
-    return static_cast<int>(std::min<int64_t>(entries, 65536));
+  const auto slots = [](int64_t entries) {  // more do not fit anyway
+    return Room::slots(static_cast<int>(std::min<int64_t>(entries, 65536)));
   };
-  const int keys = count(c.k_outliers), values = count(c.v_outliers);
-  f.warp_bytes = room.keys() + room.values() + room.bounds() + (keys || values ? room.spots() : 0);
-  f.team_bytes = (f.a.rope.cos ? room.turns() : 0) + Room::list(keys) + Room::list(values);
+  f.k_slots = slots(c.k_outliers), f.v_slots = slots(c.v_outliers);
+  f.warp_bytes =
+      room.keys() + room.values() + room.bounds() + (f.k_slots || f.v_slots ? room.spots() : 0);
+  f.team_bytes = (f.a.rope.cos ? room.turns() : 0) + Room::list(f.k_slots) + Room::list(f.v_slots);
 }
 
 Text offer(const Context& ctx, const KvDecode& x, Plan& plan) {

@@ -59,6 +59,7 @@ struct LevelSplit {
   int pool;                    // pages
   int page_tiles, page_shift;  // tiles of a page, and their log2; -1: no power
   int team;                    // warps; a divisor of the heads and of a block's warps
+  int k_slots, v_slots;        // of a token's list of outliers, see Room::slots
   int warp_bytes, team_bytes;  // of shared memory; a team's of one tile
   int64_t items;               // of warps
   Partials out;
@@ -73,12 +74,20 @@ struct Room {
   constexpr int keys() const { return width * bits * 4; }
   constexpr int values() const { return kTokens * row() + 4 * kPad; }
   constexpr int bounds() const { return width * 4; }
-  constexpr int spots() const { return width * kTokens * 2; }
+  constexpr int spots() const { return width * kTokens * 2 + 16; }  // the last lie idle
   // Of a team, of a tile.
   constexpr int turns() const { return width * kTokens * 2; }
-  static constexpr int list(int entries) { return entries ? kTokens * pitch(entries) * 4 : 0; }
+  static constexpr int list(int slots) { return slots ? kTokens * pitch(slots) * 4 : 0; }
 
-  static constexpr int pitch(int entries) { return entries | 1; }  // words; odd: banks differ
+  // Lists of a power of two, 16 or more, are searched without a count.  Behind them are unused
+  // entries, as many as are looked at at once and one more.
+  static constexpr int slots(int entries) {
+    int n = entries ? 16 : 0;
+    while (n < entries) n *= 2;
+    return n;
+  }
+  static constexpr int pitch(int slots) { return slots + kAtOnce + 1; }  // words; odd: banks differ
+  static constexpr int kAtOnce = 4;
   constexpr int row() const { return width * bits / 8; }
   static constexpr int kPad = 32;  // after eight values: lanes t read other banks
 };
@@ -160,6 +169,9 @@ class Levels {
   static constexpr Room kRoom{Bits, Width};
   static constexpr int kTiles = Width / 16;
   static constexpr int kRow = kRoom.row();
+  // Copies of a row, and rows that a warp copies at once.
+  static constexpr int kChunk = kRow % 16 ? 8 : 16, kChunks = kRow / kChunk;
+  static constexpr int kValuesAtOnce = 32 / kChunks;
   static constexpr int kUnits = Width / 64;       // of eight channels that a lane has of a value
   static constexpr int kKeys = 0, kValues = 128;  // tables
   // Every second code.
@@ -171,14 +183,16 @@ class Levels {
     int id, block;
   };
 
-  // `team`: shared memory of the team, `member` the warp's number in it.
+  // `team`: shared memory of the team; `number`: its own, and `member` the warp's in it.
   __device__ Levels(const LevelSplit& f, const Tile& tile, uint32_t table, unsigned char* room,
-                    unsigned char* team, int member, const Power& k_power, const Power& v_power)
+                    unsigned char* team, int number, int member, const Power& k_power,
+                    const Power& v_power)
       : f_(f),
         tile_(tile),
         room_(room),
         team_(team),
         member_(member),
+        barrier_(1 + number),
         lane_(threadIdx.x % 32),
         r_(lane_ / 4),
         t_(lane_ % 4),
@@ -192,8 +206,13 @@ class Levels {
 #pragma unroll
     for (int k = 0; k < 2; ++k) factor_[0][k] = fmaxf(factor_[0][k] * key_.up, kFactorLeast);
     low_all_ = max(firsts(), low_of(kRows - 1)), high_all_ = high_of(0);
-    if (!Norms && (f.cache.k_outliers || f.cache.v_outliers))
+    if (outliers())
       for (int i = lane_; i < kRoom.spots() / 16; i += 32) spots()[i] = uint4{};
+    if (!Norms)
+      for (int n = 0; n < 2; ++n) {
+        pad_list(shared_of(n) + k_list_at(), f.cache.k_outliers, f.k_slots);
+        pad_list(shared_of(n) + v_list_at(), f.cache.v_outliers, f.v_slots);
+      }
     __syncwarp();
   }
 
@@ -230,19 +249,18 @@ class Levels {
   }
   __device__ void copy_values(const Place& at) const {
     if (there(at)) {
-      constexpr int kChunk = kRow % 16 ? 8 : 16, kChunks = kRow / kChunk;
       const unsigned char* from = source(values_, f_.v_code, at);
+      const uint32_t row = f_.v_code.tile / kTokens;
 #pragma unroll
-      for (int i = 0; i < kChunks; ++i) {
-        const int n = lane_ + 32 * i, token = n / kChunks, chunk = n % kChunks * kChunk;
+      for (int token = 0; token < kTokens; token += kValuesAtOnce) {
+        const int mine = token + lane_ / kChunks, chunk = lane_ % kChunks * kChunk;
+        if (lane_ >= kValuesAtOnce * kChunks || mine >= kTokens) continue;
         const uint32_t to =
-            shared_address(value_codes()) + token * kRow + token / 8 * Room::kPad + chunk;
-        const unsigned char* one =
-            from + static_cast<uint64_t>(token) * (f_.v_code.tile / kTokens) + chunk;
+            shared_address(value_codes()) + mine * kRow + mine / 8 * Room::kPad + chunk;
         if constexpr (kChunk == 16)
-          copy_async(to, one, true);
+          copy_async(to, from + token * row, true);
         else
-          copy_async_8(to, one);
+          copy_async_8(to, from + token * row);
       }
     }
     copy_commit();
@@ -251,7 +269,7 @@ class Levels {
   __device__ void wait_keys() const {
     copy_wait<1>();
     if (f_.team_bytes)
-      sync_team(1 + threadIdx.x / 32 / f_.team, f_.team * 32);
+      sync_team(barrier_, f_.team * 32);
     else
       __syncwarp();
   }
@@ -261,22 +279,16 @@ class Levels {
     const int first = n * kTokens, j = first + lane_;
     const bool seen = j >= max(tile_.low, firsts()) && j < tile_.high;
     Token token{norm_, seen ? range_ : 0.f, seen ? offset_ : 0.f, seen ? range_ : 0.f};
-    const List k_lacks = k_list(n), v_lacks = v_list(n);
-    const int k_first = find(k_lacks, seen), v_first = find(v_lacks, seen);
-    if (k_lacks.count) {
-      walk(k_lacks, k_first,
-           [&](int c, float lacks) { *key_spot(c) = from_float<f16>(lacks * key_.down); });
-      __syncwarp();
-    }
+    const Spots k_spots = f_.k_slots && !Norms ? key_spots(n, seen) : Spots{};
     float x[2][1][4] = {};
     scores(n, x);
     __syncwarp();  // keys and their spots are read
     copy_keys(n + 1, next);
-    if (k_lacks.count) {
-      walk(k_lacks, k_first, [&](int c, float) { *key_spot(c) = f16(0); });
+    if (f_.k_slots && !Norms) {
+      clear(k_spots, [&](int channel) { return key_spot(channel); });
       __syncwarp();
     }
-    if (v_lacks.count) set_value_spots(v_lacks, v_first, token);
+    const Spots v_spots = f_.v_slots && !Norms ? value_spots(n, seen, token) : Spots{};
     if constexpr (Norms) scale(token.scale, x);
     if (first < low_all_ || first + kTokens > high_all_) mask(first, x);
     softmax_.step(x, o_, factor_);
@@ -284,7 +296,7 @@ class Levels {
     __syncwarp();  // values and their spots are there
     values(token, x);
     __syncwarp();  // and are read
-    if (v_lacks.count) walk(v_lacks, v_first, [&](int c, float) { *value_spot(c) = f16(0); });
+    if (f_.v_slots && !Norms) clear(v_spots, [&](int channel) { return value_spot(channel); });
     copy_values(next);
   }
 
@@ -319,12 +331,15 @@ class Levels {
   struct Token {
     float scale, range, offset, far;
   };
-  // The outliers of the lane's token, sorted by column.
-  struct List {
-    const uint32_t* at;
-    int count;
+  // Spots that are set: of the first entries, and those that follow.
+  struct Spots {
+    f16* at[Room::kAtOnce];
+    const uint32_t* more;
   };
 
+  __device__ bool outliers() const {
+    return !Norms && (f_.k_slots || f_.v_slots);
+  }
   __device__ int firsts() const {
     return static_cast<int>(f_.cache.firsts);
   }
@@ -345,17 +360,26 @@ class Levels {
     return f_.turns ? kRoom.turns() : 0;
   }
   __device__ int v_list_at() const {
-    return k_list_at() + Room::list(static_cast<int>(f_.cache.k_outliers));
+    return k_list_at() + Room::list(f_.k_slots);
   }
-  __device__ List list_at(const unsigned char* from, int64_t entries) const {
-    const int count = Norms ? 0 : static_cast<int>(entries);
-    return {reinterpret_cast<const uint32_t*>(from) + lane_ * Room::pitch(count), count};
+  // A team's lanes, eight for a token.
+  __device__ int list_token() const {
+    return member_ * 4 + lane_ / 8;
   }
-  __device__ List k_list(int n) const {
-    return list_at(shared_of(n) + k_list_at(), f_.cache.k_outliers);
+  __device__ void pad_list(unsigned char* list, int64_t entries, int slots) const {
+    for (int token = list_token(); slots && token < kTokens; token += f_.team * 4)
+      for (int n = static_cast<int>(entries) + lane_ % 8; n < Room::pitch(slots); n += 8)
+        reinterpret_cast<uint32_t*>(list)[token * Room::pitch(slots) + n] = kv::kNoEntry;
   }
-  __device__ List v_list(int n) const {
-    return list_at(shared_of(n) + v_list_at(), f_.cache.v_outliers);
+  __device__ void copy_list(const View<3>& outliers, const Step& step, int64_t entries, int slots,
+                            const Place& at, uint32_t to) const {
+    if (!slots) return;
+    const uint32_t row = step.tile / kTokens;
+    const int count = static_cast<int>(entries);
+    const unsigned char* from = source(static_cast<const unsigned char*>(outliers.data), step, at);
+    for (int token = list_token(); token < kTokens; token += f_.team * 4)
+      for (int n = lane_ % 8; n < count; n += 8)
+        copy_async_4(to + (token * Room::pitch(slots) + n) * 4, from + token * row + n * 4);
   }
 
   __device__ void set_channels(const Power& level) {
@@ -385,7 +409,8 @@ class Levels {
     const int head = tile_.head;
     const auto bytes = [](const void* x) { return static_cast<const unsigned char*>(x); };
     keys_ = bytes(c.k_code.at<uint32_t>(0, 0, head)) + lane_ * 16;
-    values_ = bytes(c.v_code.at<uint32_t>(0, 0, head));
+    values_ =
+        bytes(c.v_code.at<uint32_t>(0, lane_ / kChunks % kTokens, head)) + lane_ % kChunks * kChunk;
     bounds_ = bytes(Norms ? c.v_norm.at<float>(0, lane_, head) : c.v_bound.at<float>(0, lane_));
     norms_of_keys_ = bytes(c.k_norm.at<float>(0, lane_, head));
   }
@@ -418,38 +443,51 @@ class Levels {
       for (int i = (member_ * 32 + lane_) * 16; i < kRoom.turns(); i += f_.team * 512)
         copy_async(to + i, from + i, true);
     }
-    copy_list(f_.cache.k_outlier, f_.k_outlier, f_.cache.k_outliers, at, to + k_list_at());
-    copy_list(f_.cache.v_outlier, f_.v_outlier, f_.cache.v_outliers, at, to + v_list_at());
+    const kv::Cache& c = f_.cache;
+    copy_list(c.k_outlier, f_.k_outlier, c.k_outliers, f_.k_slots, at, to + k_list_at());
+    copy_list(c.v_outlier, f_.v_outlier, c.v_outliers, f_.v_slots, at, to + v_list_at());
   }
-  // A warp has four entries of eight tokens at a time.
-  __device__ void copy_list(const View<3>& outliers, const Step& step, int64_t entries,
-                            const Place& at, uint32_t to) const {
-    const int count = static_cast<int>(entries);
-    const unsigned char* from = source(static_cast<const unsigned char*>(outliers.data), step, at);
-    for (int i = member_; i < (count + 3) / 4 * 4; i += f_.team) {
-      const int token = i % 4 * 8 + r_, entry = i / 4 * 4 + t_;
-      if (entry < count)
-        copy_async_4(to + (token * Room::pitch(count) + entry) * 4,
-                     from + static_cast<uint64_t>(token) * (step.tile / kTokens) + entry * 4);
-    }
+  // The first entry of the lane's token that is of this head or a later one.
+  __device__ const uint32_t* find(const unsigned char* lists, int slots, bool seen) const {
+    const auto* list = reinterpret_cast<const uint32_t*>(lists) + lane_ * Room::pitch(slots);
+    const uint32_t head = tile_.head * Width;
+    const uint32_t* at = list;
+    const auto move = [&](int by) { at += (at[by - 1] & 65535) < head ? by : 0; };
+    for (int by = slots / 2; by > 8; by /= 2) move(by);
+#pragma unroll
+    for (int by = 8; by; by /= 2) move(by);
+    return seen ? at : list + slots;
   }
-
-  // The first entry of this head or a later one.
-  __device__ int find(const List& list, bool seen) const {
-    int n = 0;
-    const auto head = static_cast<uint32_t>(tile_.head * Width);
-    for (int by = list.count ? 1 << (31 - __clz(list.count)) : 0; by; by /= 2)
-      if (n + by <= list.count && (list.at[n + by - 1] & 65535) < head) n += by;
-    return seen ? n : list.count;
+  // An entry's channel in this head; others are Width or more.
+  __device__ uint32_t channel_of(uint32_t entry) const {
+    return (entry & 65535) - tile_.head * Width;
   }
-  // Calls of(channel, lacks) for the entries from n on that are of this head.
+  // Calls of(channel, lacks) for the entries of this head from `at` on.
   template <class Of>
-  __device__ void walk(const List& list, int n, const Of& of) const {
-    for (; n < list.count; ++n) {
-      const uint32_t one = list.at[n], channel = (one & 65535) - tile_.head * Width;
-      if (channel >= Width) break;
-      of(static_cast<int>(channel), kv::lacks_of(one));
+  __device__ void walk(const uint32_t* at, const Of& of) const {
+    for (; channel_of(*at) < Width; ++at) of(channel_of(*at), kv::lacks_of(*at));
+  }
+  // Sets spot(channel) to number(lacks) for those entries.
+  template <class Spot, class Number>
+  __device__ Spots set(const uint32_t* at, const Spot& spot, const Number& number) const {
+    Spots spots;
+#pragma unroll
+    for (int i = 0; i < Room::kAtOnce; ++i) {
+      const uint32_t channel = channel_of(at[i]);
+      const bool is = channel < Width;
+      spots.at[i] = is ? spot(channel) : idle_spot();
+      if (is) *spots.at[i] = from_float<f16>(number(kv::lacks_of(at[i])));
     }
+    spots.more = at + Room::kAtOnce;
+    walk(spots.more,
+         [&](int channel, float lacks) { *spot(channel) = from_float<f16>(number(lacks)); });
+    return spots;
+  }
+  template <class Spot>
+  __device__ void clear(const Spots& spots, const Spot& spot) const {
+#pragma unroll
+    for (int i = 0; i < Room::kAtOnce; ++i) *spots.at[i] = f16(0);
+    walk(spots.more, [&](int channel, float) { *spot(channel) = f16(0); });
   }
   // Where products read what the lane's token lacks.
   __device__ f16* spot(int at) const {
@@ -465,19 +503,34 @@ class Levels {
     return spot(j % 8 / 4 * 512 + j / 8 * 16 + j % 4 / 2 * 8 + j % 2 * 2 + i / 2 * 1024 + row * 64 +
                 i % 2 * 4);
   }
-  __device__ void set_value_spots(const List& list, int first, Token& token) const {
-    float large = 0;
+  __device__ f16* idle_spot() const {
+    return spot(kRoom.spots() - 16);
+  }
+  __device__ Spots key_spots(int n, bool seen) const {
+    const uint32_t* from = find(shared_of(n) + k_list_at(), f_.k_slots, seen);
+    const Spots spots = set(
+        from, [&](int channel) { return key_spot(channel); },
+        [&](float lacks) { return lacks * key_.down; });
+    __syncwarp();
+    return spots;
+  }
+  // Gives the token a number to be multiplied by, where its range is too small for what it lacks.
+  __device__ Spots value_spots(int n, bool seen, Token& token) const {
+    const uint32_t* from = find(shared_of(n) + v_list_at(), f_.v_slots, seen);
     const float by = 1.f / token.range;
-    walk(list, first, [&](int channel, float lacks) {
-      *value_spot(channel) = from_float<f16>(lacks * by);
-      if (!(fabsf(lacks * by) <= kLarge))
-        large = fmaxf(large, fmaxf(kFactorLeast, fminf(fabsf(lacks), kLarge * 4)));
+    bool far = false;
+    const auto spot = [&](int channel) { return value_spot(channel); };
+    const Spots spots = set(from, spot, [&](float lacks) {
+      far |= !(fabsf(lacks * by) <= kLarge);
+      return lacks * by;
     });
-    if (large == 0) return;
+    if (!far) return spots;
+    float large = kFactorLeast;
+    walk(from, [&](int, float lacks) { large = fmaxf(large, fminf(fabsf(lacks), kLarge * 4)); });
     token.far = fmaxf(large / kLarge, fabsf(token.range));
-    walk(list, first, [&](int channel, float lacks) {
-      *value_spot(channel) = from_float<f16>(lacks / token.far);
-    });
+    walk(from,
+         [&](int channel, float lacks) { *spot(channel) = from_float<f16>(lacks / token.far); });
+    return spots;
   }
 
   // The tokens of row r that block n of scores has.
@@ -522,7 +575,7 @@ class Levels {
 #pragma unroll
         for (int w = 0; w < 4; ++w)
           a[i][w] = fma_pairs(a[i][w], w < 2 ? bound.x : bound.y, w < 2 ? bound.z : bound.w);
-      if (f_.cache.k_outliers)
+      if (f_.k_slots)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const uint4 lacks = spots()[(2 * k + i) * 32 + lane_];
@@ -641,7 +694,7 @@ class Levels {
     };
     uint32_t p[4], far[4];
     weights(token.range * inverse(grain_), p);
-    const bool outliers = !Norms && f_.cache.v_outliers;
+    const bool outliers = !Norms && f_.v_slots;
     if (outliers) {
 #pragma unroll
       for (int n = 0; n < 4; ++n) far[n] = p[n];
@@ -755,7 +808,7 @@ class Levels {
   const LevelSplit& f_;
   const Tile& tile_;
   unsigned char *const room_, *const team_;
-  const int member_;
+  const int member_, barrier_;
   const int lane_, r_, t_;
   const Table<Bits> table_;
   const float v_up_;
@@ -797,7 +850,7 @@ __global__ void __launch_bounds__(warps_most(Norms) * 32, 1)
   unsigned char* rooms = shared + kRoom.table();
   Levels<Bits, Width, Norms> mine(f, tile, shared_address(shared), rooms + warp * f.warp_bytes,
                                   rooms + warps * f.warp_bytes + warp / f.team * 2 * f.team_bytes,
-                                  warp % f.team, k_power, v_power);
+                                  warp / f.team, warp % f.team, k_power, v_power);
   using Place = typename Levels<Bits, Width, Norms>::Place;
   const auto ask = [&](int n) { return n < last ? mine.place(n) : Place{-1, 0}; };
   int n = low + static_cast<int>(range.begin);
