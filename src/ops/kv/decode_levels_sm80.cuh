@@ -103,6 +103,14 @@ __device__ inline uint32_t merge_bits(uint32_t mask, uint32_t x, uint32_t y) {
   asm("lop3.b32 %0, %1, %2, %3, 0xca;" : "=r"(z) : "r"(mask), "r"(x), "r"(y));
   return z;
 }
+// x where n is below `end`, else y: both are there, without a branch.
+__device__ inline int below(uint32_t n, uint32_t end, int x, int y) {
+  int z;
+  asm("{ .reg .pred p; setp.lt.u32 p, %1, %2; selp.b32 %0, %3, %4, p; }"
+      : "=r"(z)
+      : "r"(n), "r"(end), "r"(x), "r"(y));
+  return z;
+}
 // z - x y.
 __device__ inline uint32_t less_pairs(uint32_t x, uint32_t y, uint32_t z) {
   uint32_t w;
@@ -333,7 +341,7 @@ class Levels {
   };
   // Spots that are set: of the first entries, and those that follow.
   struct Spots {
-    f16* at[Room::kAtOnce];
+    int at[Room::kAtOnce];
     const uint32_t* more;
   };
 
@@ -367,7 +375,9 @@ class Levels {
     return member_ * 4 + lane_ / 8;
   }
   __device__ void pad_list(unsigned char* list, int64_t entries, int slots) const {
+#pragma unroll 1
     for (int token = list_token(); slots && token < kTokens; token += f_.team * 4)
+#pragma unroll 1
       for (int n = static_cast<int>(entries) + lane_ % 8; n < Room::pitch(slots); n += 8)
         reinterpret_cast<uint32_t*>(list)[token * Room::pitch(slots) + n] = kv::kNoEntry;
   }
@@ -377,7 +387,9 @@ class Levels {
     const uint32_t row = step.tile / kTokens;
     const int count = static_cast<int>(entries);
     const unsigned char* from = source(static_cast<const unsigned char*>(outliers.data), step, at);
+#pragma unroll 1
     for (int token = list_token(); token < kTokens; token += f_.team * 4)
+#pragma unroll 1
       for (int n = lane_ % 8; n < count; n += 8)
         copy_async_4(to + (token * Room::pitch(slots) + n) * 4, from + token * row + n * 4);
   }
@@ -440,6 +452,7 @@ class Levels {
     if (f_.turns) {
       const auto* from = reinterpret_cast<const unsigned char*>(f_.turns) +
                          static_cast<int64_t>(n) * kRoom.turns();
+#pragma unroll 1
       for (int i = (member_ * 32 + lane_) * 16; i < kRoom.turns(); i += f_.team * 512)
         copy_async(to + i, from + i, true);
     }
@@ -465,46 +478,45 @@ class Levels {
   // Calls of(channel, lacks) for the entries of this head from `at` on.
   template <class Of>
   __device__ void walk(const uint32_t* at, const Of& of) const {
+#pragma unroll 1
     for (; channel_of(*at) < Width; ++at) of(channel_of(*at), kv::lacks_of(*at));
   }
-  // Sets spot(channel) to number(lacks) for those entries.
+  // Sets spot(channel) to number(lacks) for those entries; without branches for the first ones.
   template <class Spot, class Number>
   __device__ Spots set(const uint32_t* at, const Spot& spot, const Number& number) const {
     Spots spots;
 #pragma unroll
     for (int i = 0; i < Room::kAtOnce; ++i) {
       const uint32_t channel = channel_of(at[i]);
-      const bool is = channel < Width;
-      spots.at[i] = is ? spot(channel) : idle_spot();
-      if (is) *spots.at[i] = from_float<f16>(number(kv::lacks_of(at[i])));
+      spots.at[i] = below(channel, Width, spot(channel % Width), kIdle);
+      spot_at(spots.at[i]) = from_float<f16>(number(kv::lacks_of(at[i])));
     }
     spots.more = at + Room::kAtOnce;
-    walk(spots.more,
-         [&](int channel, float lacks) { *spot(channel) = from_float<f16>(number(lacks)); });
+    walk(spots.more, [&](int channel, float lacks) {
+      spot_at(spot(channel)) = from_float<f16>(number(lacks));
+    });
     return spots;
   }
   template <class Spot>
   __device__ void clear(const Spots& spots, const Spot& spot) const {
 #pragma unroll
-    for (int i = 0; i < Room::kAtOnce; ++i) *spots.at[i] = f16(0);
-    walk(spots.more, [&](int channel, float) { *spot(channel) = f16(0); });
+    for (int i = 0; i < Room::kAtOnce; ++i) spot_at(spots.at[i]) = f16(0);
+    walk(spots.more, [&](int channel, float) { spot_at(spot(channel)) = f16(0); });
   }
+  __device__ f16& spot_at(int at) const {
+    return *reinterpret_cast<f16*>(reinterpret_cast<unsigned char*>(spots()) + at);
+  }
+  static constexpr int kIdle = kRoom.spots() - 16;
   // Where products read what the lane's token lacks.
-  __device__ f16* spot(int at) const {
-    return reinterpret_cast<f16*>(reinterpret_cast<unsigned char*>(spots()) + at);
-  }
-  __device__ f16* key_spot(int channel) const {
+  __device__ int key_spot(int channel) const {
     const int j = lane_, block = j % 8 / 2, row = j / 8 * 2 + j % 2;
-    return spot(block / 2 * 512 + row * 64 + block % 2 * 4 + channel / 16 * 1024 +
-                channel / 4 % 4 * 16 + channel / 2 % 2 * 8 + channel % 2 * 2);
+    return block / 2 * 512 + row * 64 + block % 2 * 4 + channel / 16 * 1024 + channel / 4 % 4 * 16 +
+           channel / 2 % 2 * 8 + channel % 2 * 2;
   }
-  __device__ f16* value_spot(int channel) const {
+  __device__ int value_spot(int channel) const {
     const int j = lane_, row = channel / (Width / 8), i = channel % (Width / 8);
-    return spot(j % 8 / 4 * 512 + j / 8 * 16 + j % 4 / 2 * 8 + j % 2 * 2 + i / 2 * 1024 + row * 64 +
-                i % 2 * 4);
-  }
-  __device__ f16* idle_spot() const {
-    return spot(kRoom.spots() - 16);
+    return j % 8 / 4 * 512 + j / 8 * 16 + j % 4 / 2 * 8 + j % 2 * 2 + i / 2 * 1024 + row * 64 +
+           i % 2 * 4;
   }
   __device__ Spots key_spots(int n, bool seen) const {
     const uint32_t* from = find(shared_of(n) + k_list_at(), f_.k_slots, seen);
@@ -521,15 +533,16 @@ class Levels {
     bool far = false;
     const auto spot = [&](int channel) { return value_spot(channel); };
     const Spots spots = set(from, spot, [&](float lacks) {
-      far |= !(fabsf(lacks * by) <= kLarge);
+      far |= !(fabsf(lacks * by) <= kLarge);  // perhaps of another head
       return lacks * by;
     });
     if (!far) return spots;
-    float large = kFactorLeast;
+    float large = 0;
     walk(from, [&](int, float lacks) { large = fmaxf(large, fminf(fabsf(lacks), kLarge * 4)); });
     token.far = fmaxf(large / kLarge, fabsf(token.range));
-    walk(from,
-         [&](int channel, float lacks) { *spot(channel) = from_float<f16>(lacks / token.far); });
+    walk(from, [&](int channel, float lacks) {
+      spot_at(spot(channel)) = from_float<f16>(lacks / token.far);
+    });
     return spots;
   }
 
