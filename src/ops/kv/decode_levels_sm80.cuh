@@ -484,12 +484,15 @@ class Levels {
   // Sets spot(channel) to number(lacks) for those entries; without branches for the first ones.
   template <class Spot, class Number>
   __device__ Spots set(const uint32_t* at, const Spot& spot, const Number& number) const {
+    uint32_t entries[Room::kAtOnce];  // before stores, which might change them for all one knows
+#pragma unroll
+    for (int i = 0; i < Room::kAtOnce; ++i) entries[i] = at[i];
     Spots spots;
 #pragma unroll
     for (int i = 0; i < Room::kAtOnce; ++i) {
-      const uint32_t channel = channel_of(at[i]);
+      const uint32_t channel = channel_of(entries[i]);
       spots.at[i] = below(channel, Width, spot(channel % Width), kIdle);
-      spot_at(spots.at[i]) = from_float<f16>(number(kv::lacks_of(at[i])));
+      spot_at(spots.at[i]) = from_float<f16>(number(kv::lacks_of(entries[i])));
     }
     spots.more = at + Room::kAtOnce;
     walk(spots.more, [&](int channel, float lacks) {
