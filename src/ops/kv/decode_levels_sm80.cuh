@@ -276,10 +276,8 @@ class Levels {
   // All warps of the team wait for keys and for what is shared.
   __device__ void wait_keys() const {
     copy_wait<1>();
-    if (f_.team_bytes)
-      sync_team(barrier_, f_.team * 32);
-    else
-      __syncwarp();
+    __syncwarp();
+    if (f_.team_bytes) sync_team(barrier_, f_.team * 32);
   }
 
   // Tile n, whose keys are there; then those of `next` are under way.
@@ -289,7 +287,10 @@ class Levels {
     Token token{norm_, seen ? range_ : 0.f, seen ? offset_ : 0.f, seen ? range_ : 0.f};
     const Spots k_spots = f_.k_slots && !Norms ? key_spots(n, seen) : Spots{};
     float x[2][1][4] = {};
-    scores(n, x);
+    if (Norms ? !f_.turns : f_.turns && f_.k_slots)
+      scores<true>(n, x);
+    else
+      scores<false>(n, x);
     __syncwarp();  // keys and their spots are read
     copy_keys(n + 1, next);
     if (f_.k_slots && !Norms) {
@@ -302,7 +303,10 @@ class Levels {
     softmax_.step(x, o_, factor_);
     copy_wait<1>();
     __syncwarp();  // values and their spots are there
-    values(token, x);
+    if (!Norms && f_.v_slots)
+      values<!Norms>(token, x);
+    else
+      values<false>(token, x);
     __syncwarp();  // and are read
     if (f_.v_slots && !Norms) clear(v_spots, [&](int channel) { return value_spot(channel); });
     copy_values(next);
@@ -571,6 +575,7 @@ class Levels {
     }
   }
   // a[i]: tokens of blocks 2 i and 2 i + 1, channels of tile k.
+  template <bool Usual>
   __device__ void form_keys(int k, uint32_t (&a)[2][4]) const {
     constexpr int kChannel = Bits * 4;
     const int flip = Bits == 4 ? t_ / 2 : 0;
@@ -591,7 +596,7 @@ class Levels {
 #pragma unroll
         for (int w = 0; w < 4; ++w)
           a[i][w] = fma_pairs(a[i][w], w < 2 ? bound.x : bound.y, w < 2 ? bound.z : bound.w);
-      if (f_.k_slots)
+      if (Usual || f_.k_slots)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const uint4 lacks = spots()[(2 * k + i) * 32 + lane_];
@@ -615,14 +620,16 @@ class Levels {
       }
     }
   }
-  // x[i]: tokens of blocks 2 i and 2 i + 1.
+  // x[i]: tokens of blocks 2 i and 2 i + 1.  Usual: without branches, in format 1 with cos and
+  // outliers, in format 2 with neither.
+  template <bool Usual>
   __device__ void scores(int n, float (&x)[2][1][4]) const {
     constexpr int kHalf = kTiles / 2;
 #pragma unroll
     for (int k = 0; k < kHalf; ++k) {
       uint32_t low[2][4], high[2][4];
-      form_keys(k, low), form_keys(k + kHalf, high);
-      if (f_.turns) turn(n, k, low, high);
+      form_keys<Usual>(k, low), form_keys<Usual>(k + kHalf, high);
+      if (Usual ? !Norms : f_.turns != nullptr) turn(n, k, low, high);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         mma<FOVEA_F16>(x[i][0], low[i], q_[k][0][0], q_[k][0][1]);
@@ -699,6 +706,7 @@ class Levels {
       }
     }
   }
+  template <bool Outliers>
   __device__ void values(const Token& token, const float (&x)[2][1][4]) {
     raise_grain(fmaxf(fabsf(token.range), token.far));
     const auto weights = [&](float by, uint32_t(&p)[4]) {
@@ -710,8 +718,7 @@ class Levels {
     };
     uint32_t p[4], far[4];
     weights(token.range * inverse(grain_), p);
-    const bool outliers = !Norms && f_.v_slots;
-    if (outliers) {
+    if constexpr (Outliers) {
 #pragma unroll
       for (int n = 0; n < 4; ++n) far[n] = p[n];
       if (__any_sync(~0u, token.far != token.range)) weights(token.far * inverse(grain_), far);
@@ -749,7 +756,7 @@ class Levels {
           const uint32_t a[4] = {even[0][i], odd[0][i], even[1][i], odd[1][i]};
           mma<FOVEA_F16>(o_[w][0], a, p[2 * half], p[2 * half + 1]);
         }
-        if (outliers)
+        if constexpr (Outliers)
 #pragma unroll
           for (int w = 4 * u; w < 4 * u + 4; ++w) {
             const uint4 lacks = spots()[(2 * w + half) * 32 + lane_];
