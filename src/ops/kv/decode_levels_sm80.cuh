@@ -29,6 +29,14 @@
 // token before the products and clears them after.
 //
 // A warp copies the next keys when its scores are there, and the next values at its step's end.
+//
+//   | barrier of a tile                  | who  | guards                                        |
+//   | its beginning                      | team | copies are there; the last tile's are read    |
+//   | before scores, where keys have any | warp | spots are set                                 |
+//   | after scores                       | warp | keys and spots are read: copied into, cleared |
+//   | after that                         | warp | spots are zeros again                         |
+//   | before values                      | warp | values are there, spots are set               |
+//   | after values                       | warp | values and spots are read                     |
 #pragma once
 #include "cuda/block/reduce.cuh"
 #include "cuda/launch.h"
@@ -41,7 +49,7 @@
 
 namespace fovea::cuda {
 
-// Of a block: spots are large, and leave registers for more at a time.
+// Of a block.  In format 1 spots leave room for 8 warps, which may have more registers.
 constexpr int warps_most(bool norms) {
   return norms ? 12 : 8;
 }
@@ -304,7 +312,7 @@ class Levels {
     copy_wait<1>();
     __syncwarp();  // values and their spots are there
     if (!Norms && f_.v_slots)
-      values<!Norms>(token, x);
+      values<!Norms>(token, x);  // no such instance in format 2
     else
       values<false>(token, x);
     __syncwarp();  // and are read
@@ -488,7 +496,7 @@ class Levels {
   // Sets spot(channel) to number(lacks) for those entries; without branches for the first ones.
   template <class Spot, class Number>
   __device__ Spots set(const uint32_t* at, const Spot& spot, const Number& number) const {
-    uint32_t entries[Room::kAtOnce];  // before stores, which might change them for all one knows
+    uint32_t entries[Room::kAtOnce];  // loaded before stores, which may alias them
 #pragma unroll
     for (int i = 0; i < Room::kAtOnce; ++i) entries[i] = at[i];
     Spots spots;
@@ -544,7 +552,7 @@ class Levels {
       return lacks * by;
     });
     if (!far) return spots;
-    float large = 0;
+    float large = kFactorLeast;
     walk(from, [&](int, float lacks) { large = fmaxf(large, fminf(fabsf(lacks), kLarge * 4)); });
     token.far = fmaxf(large / kLarge, fabsf(token.range));
     walk(from, [&](int channel, float lacks) {
