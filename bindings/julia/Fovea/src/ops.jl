@@ -7834,7 +7834,8 @@ rows or fewer of a sequence CUDA reads the codes as they are:
         format 0       no cos; rows of all tensors contiguous and 16-byte aligned, those of v_scale
                        and v_zero to their size
         formats 1, 2   cos and sin of all columns, not interleaved; rows of codes contiguous and
-                       aligned to 4 * bits bytes (3 bits: 4); a token's outliers contiguous
+                       aligned to 16 bytes, those of 24 bytes to 8; a token's outliers contiguous,
+                       as many as shared memory holds (Hopper: some 250 of keys and of values)
 
 The host does in formats 0 and 3 for groups to 128, without cos.  Otherwise keys and values are
 formed in the workspace for `attention_forward`: d + e numbers a key head of each token that a
