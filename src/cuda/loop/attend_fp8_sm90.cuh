@@ -49,12 +49,13 @@ struct ByteShape90 {
 //   beyond              v transposed goes on past the last key
 // Of lists, steps of 64-key blocks each somewhere (PartBoxes):
 //   key_at(step, column)  the key in a column; past every key where there is none
-template <class S>
-concept CodeSteps = requires(const S steps, int at) {
+// Of pages (PagePartBoxes) key_scales() has at(PagePart).
+template <class S, class Key>
+concept CodeSteps = requires(const S steps, int at, const Key& key) {
   { S::blocks } -> std::convertible_to<bool>;
   { S::dtype } -> std::convertible_to<int>;
   { steps.row_factor(at, at) } -> std::same_as<float>;
-  { steps.key_scales().at(at) } -> std::same_as<float>;
+  { steps.key_scales().at(key) } -> std::same_as<float>;
   { steps.value_factor(at) } -> std::same_as<float2>;
   { steps.column } -> std::convertible_to<int>;
   { steps.beyond } -> std::convertible_to<bool>;
@@ -95,8 +96,41 @@ struct StepKeys {
   }
 };
 
+// Where every 64 keys of a step lie in pages, as the producer has written it.
+template <int Parts>
+struct PageParts {
+  const int* words;
+  int key;  // the first
+
+  __device__ PagePart operator[](int part) const {
+    return {words[part], words[Parts + part], key + part * kTileKeys};
+  }
+  // Bit n: part n has no page.
+  __device__ uint32_t absent() const {
+    uint32_t bits = 0;
+#pragma unroll
+    for (int part = 0; part < Parts; ++part)
+      bits |= static_cast<uint32_t>(words[part]) >> 31 << part;
+    return bits;
+  }
+};
+
+// Hides what is of absent parts of 64 keys.
+template <int N, class T>
+__device__ inline void hide_parts(T (&x)[1][N][4], uint32_t absent, T hidden) {
+  constexpr int each = kTileKeys / 8;
+#pragma unroll
+  for (int part = 0; part < N / each; ++part)
+#pragma unroll
+    for (int j = 0; j < each; ++j)
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        if (absent >> part & 1) x[0][part * each + j][c] = hidden;
+}
+
 // The factors of a tile's scores, one for all keys or one for every 64.  Those of keys are loaded
-// under products, a tile ahead but for lists, and found once the tile's own were waited for.
+// under products, a tile ahead but for lists and pages, and found once the tile's own were waited
+// for.
 template <int Parts>
 struct ScoreFactors {
   float of[Parts], ahead[Parts], row;
@@ -264,7 +298,9 @@ constexpr int byte_shared_bytes = ByteLayout90<Shape, Source>().bytes;
 // A consumer warpgroup.
 template <class Shape, KeySource Source, class Epilogue>
 struct ByteConsumer90 {
-  static_assert(CodeSteps<typename Source::Steps>);
+  // The keys of a step lie in pages, every 64 of them in one.
+  static constexpr bool kPaged = requires { Source::template Boxes<Shape>::of_pages; };
+  static_assert(CodeSteps<typename Source::Steps, std::conditional_t<kPaged, PagePart, int>>);
   static constexpr int D = Shape::D, E = Shape::E, BN = Shape::BN, Run = Shape::Run;
   using TileQ = typename Shape::TileQ;
   using TileK = typename Shape::TileK;
@@ -276,6 +312,7 @@ struct ByteConsumer90 {
   static_assert(layout.bytes <= Shape::shared_bytes);
   static constexpr int Dtype = Source::Steps::dtype;
   using Keys = StepKeys<BN, Slot>;
+  using Pages = PageParts<BN / kTileKeys>;
   using Softmax = LiftedSoftmax<Dtype>;
   const typename Source::Call& call;
   const Attend& a;
@@ -330,21 +367,10 @@ struct ByteConsumer90 {
       sm90::byte_product<FOVEA_E4M3, TileV>(o, p, TileV::descriptor(shared.keys(v)), accumulate);
       sm90::commit();
     };
-    // Where the parts of step n begin, whose K is in a stage that is still held.
-    const auto begins = [&](KeyState k, int n) {
-      if constexpr (Keys::listed)
-        return reinterpret_cast<const int*>(shared.absent(k));
-      else
-        return Keys{work, n};
-    };
+    uint32_t absent = 0;  // the tile's parts without a page
     const auto weigh = [&](int n) {
       if (blocks) factor.find();
-      if (n < full_begin || n >= full_end) {
-        if constexpr (Keys::listed)
-          mask.apply_each(x.products(), row, Keys{work, n}, x.hidden);
-        else
-          mask.apply(x.products(), n * BN, row, x.hidden);
-      }
+      hide(work, n, row, n < full_begin || n >= full_end, absent, x);
       state.weigh(x, alpha, factor.of);
     };
     const auto step = [&](int n, bool accumulate) {
@@ -353,8 +379,11 @@ struct ByteConsumer90 {
       clear_ends(work, n + 1, v);
       scores(at);
       values(v, accumulate);
-      if constexpr (blocks && Keys::listed)
-        factor.load(work.key_scales(), begins(at, n)), factor.take();
+      if constexpr (kPaged) absent = begins(work, at, n).absent();
+      if constexpr (blocks && kPaged)
+        factor.load(scales, begins(work, at, n)), factor.take();
+      else if constexpr (blocks && Keys::listed)
+        factor.load(work.key_scales(), begins(work, at, n)), factor.take();
       else if constexpr (blocks)
         factor.take(), factor.load(scales, Keys{work, max(n - 1, first)});
       sm90::wait<1>();
@@ -383,8 +412,10 @@ struct ByteConsumer90 {
       for (int c = 0; c < 4; ++c) o[j][c] = 0.f;
     if (first <= last) {
       scores(at);
-      factor.load(work.key_scales(), begins(at, last)), factor.take();
-      if constexpr (blocks && !Keys::listed) factor.load(scales, Keys{work, max(last - 1, first)});
+      if constexpr (kPaged) absent = begins(work, at, last).absent();
+      factor.load(work.key_scales(), begins(work, at, last)), factor.take();
+      if constexpr (blocks && !Keys::listed && !kPaged)
+        factor.load(scales, Keys{work, max(last - 1, first)});
       sm90::wait<0>();
       sm90::pin(x.products()[0]);
       shared.key_pipe().release(at);
@@ -421,6 +452,29 @@ struct ByteConsumer90 {
     }
 
     store(work, row, state, o, first <= last, kept, behind);
+  }
+
+  // Where the parts of step n begin, whose K is in a stage that is still held.  Of pages: where
+  // they lie.
+  __device__ __forceinline__ auto begins(const Slot& work, KeyState k, int n) const {
+    if constexpr (kPaged)
+      return Pages{reinterpret_cast<const int*>(shared.absent(k)), n * BN};
+    else if constexpr (Keys::listed)
+      return reinterpret_cast<const int*>(shared.absent(k));
+    else
+      return Keys{work, n};
+  }
+  // Hides what the mask does, where step n is not whole, and `absent` parts.
+  __device__ __forceinline__ void hide(const Slot& work, int n, int row, bool partly,
+                                       uint32_t absent, ScoreTile<Dtype, BN / 8>& x) const {
+    if (partly) {
+      if constexpr (Keys::listed)
+        work.mask.apply_each(x.products(), row, Keys{work, n}, x.hidden);
+      else
+        work.mask.apply(x.products(), n * BN, row, x.hidden);
+    }
+    if constexpr (kPaged)
+      if (absent) hide_parts(x.products(), absent, x.hidden);
   }
 
   // The values past the last key, in the first V; what lies past the tensor reads as zero.  The

@@ -53,6 +53,11 @@ concept KeyBoxes = requires(const B boxes, const Work& work, int n, typename B::
   { boxes.pages() } -> std::same_as<bool>;
   { boxes.box(work, n, n, stretch) } -> std::same_as<KeyBox>;
 };
+// 64 keys of a step that lie in one page: from row `row` of pool page `page` on, < 0 for none.  The
+// first of them is key `key` of the sequence.
+struct PagePart {
+  int page, row, key;
+};
 
 // ---- which tiles
 
@@ -395,6 +400,52 @@ struct PartBoxes {
       stretch.key = work.key_at(stretch.first + lane / parts, lane % parts * kTileKeys);
     }
     return {__shfl_sync(~0u, stretch.key, (step - stretch.first) * parts + lane), 0};
+  }
+};
+
+// In pages of a multiple of 64 tokens, a box for each 64 keys of a step: each lane has one.
+// Consumers read where it lies (PagePart) beside the stage.
+//   A stretch is the steps whose boxes 32 lanes hold, down to `first`.
+template <class Shape>
+struct PagePartBoxes {
+  static constexpr bool paged = false, of_pages = true;
+  static constexpr int parts = Shape::BN / kTileKeys;
+  struct Stretch {
+    int first = static_cast<int>(kIndexMax), row = 0, page = 0;
+  };
+  const Attend& a;
+
+  __device__ PagePartBoxes(const Attend& a, const auto&) : a(a) {}
+  __device__ bool pages() const { return false; }
+  template <class Work>
+  __device__ Stretch first(const Work&, const int*) const {
+    return {};
+  }
+  template <class Work>
+  __device__ __forceinline__ KeyBox box(const Work& work, int step, int lane,
+                                        Stretch& stretch) const {
+    constexpr int steps = 32 / parts;
+    if (step < stretch.first) {
+      stretch.first = step - steps + 1;
+      find(work, (stretch.first + lane / parts) * Shape::BN + lane % parts * kTileKeys, stretch);
+    }
+    const int from = (step - stretch.first) * parts + lane;
+    return {__shfl_sync(~0u, stretch.row, from), __shfl_sync(~0u, stretch.page, from)};
+  }
+
+ private:
+  // No page: before the first key, past the last, not in the pool.
+  template <class Work>
+  __device__ __forceinline__ void find(const Work& work, int key, Stretch& stretch) const {
+    stretch.row = 0, stretch.page = -1;
+    if (!work.count || static_cast<uint32_t>(key) >= static_cast<uint32_t>(work.tile.keys)) return;
+    const Sequences& at = a.sequences;
+    const View<2>& table = at.page_table;
+    const int size = static_cast<int>(at.page), number = key / size;
+    const int page = table.as<int32_t>()[work.tile.rows.seq.key_batch * table.stride[0] +
+                                         number * table.stride[1]];
+    if (page >= at.pool) return;
+    stretch.row = key - number * size, stretch.page = page;
   }
 };
 

@@ -32,6 +32,25 @@ const std::vector<QuantInstance90>& instances(ValueKind kind) {
   return kind == ValueKind::i8 ? integers : rows;
 }
 
+// Every row of paged.inc in this build, narrow widths first.
+struct PagedInstances {
+  std::vector<QuantInstance90> rows, integers;
+
+  template <QuantConfig90 C>
+  void add() {
+    (C.dtype == FOVEA_I8 ? integers : rows).push_back(quant_paged_sm90_instance<C>());
+  }
+  PagedInstances() {
+#define FOVEA_INSTANCE(...) add<QuantConfig90 __VA_ARGS__>();
+#include "instances/quant_paged_sm90.inc"
+#undef FOVEA_INSTANCE
+  }
+};
+const std::vector<QuantInstance90>& paged_instances(ValueKind kind) {
+  static const PagedInstances all;
+  return kind == ValueKind::i8 ? all.integers : all.rows;
+}
+
 // Every row of listed.inc in this build, narrow widths first.
 const std::vector<QuantListInstance90>& list_instances() {
   static const std::vector<QuantListInstance90> rows = {
@@ -52,7 +71,7 @@ const Instance* find(const Attend& a, const std::vector<Instance>& rows) {
 // "" or why TMA cannot read an operand.
 Text map_codes(const QuantAttend& a, const ByteTiles90& row, CodeMaps& maps) {
   const Attend& call = a.attend;
-  const int64_t caches = call.sequences.caches;
+  const int64_t caches = a.paged() ? call.sequences.pool : call.sequences.caches;
   // (b, g, e, padded) as rows of one head: (b, e, g, padded).
   const int64_t* v = a.v_t.stride;
   const View<4> v_rows{a.v_t.data, {v[0], v[2], v[1], v[3]}};
@@ -99,6 +118,13 @@ Text float_refuses(const QuantAttend& a) {
   return "";
 }
 
+// "" or a distance that offsets of 32 bits do not hold.
+Text blocks_refuse(const ScaleAxis& k) {
+  return k.each() * k.scale.stride[2] > kIndexMax / 4
+             ? "blocks of k_scale lie 2^30 bytes apart or more"
+             : "";
+}
+
 // "" or what is not SageAttention2's.
 Text integer_refuses(const QuantAttend& a) {
   if (a.kind != ValueKind::i8) return "q and k are not i8";
@@ -111,9 +137,10 @@ Text integer_refuses(const QuantAttend& a) {
   if (!shifts(a.k_axis, 64))
     return "k_group is neither block nor thread_k of 0 or a power of two from 64 on";
   if (!a.q_axis.scale || !a.k_axis.scale) return "q_scale or k_scale is not given";
-  if (a.k_axis.each() * a.k_axis.scale.stride[2] > kIndexMax / 4)
-    return "blocks of k_scale lie 2^30 bytes apart or more";
-  if (!a.shifts()) return "";
+  if (Text why = blocks_refuse(a.k_axis); !why.empty()) return why;
+  if (a.paged() && a.k_mean && !a.shared_by_pages(a.k_mean.stride[0]))
+    return "k_mean is not one of all pages";
+  if (!a.k_mean || !a.shows_constants()) return "";
   if (!chunked(a.k_mean, 4, 4)) return reason_rows("k_mean");
   const size_t bytes = a.q_plain_dtype == FOVEA_F32 ? 4 : 2;
   if (a.q_plain && !chunked(a.q_plain, bytes, static_cast<int>(16 / bytes)))
@@ -121,13 +148,21 @@ Text integer_refuses(const QuantAttend& a) {
   return "";
 }
 
+// "" or what TMA and the sweep do not read of pages.
+Text pages_refuse(const QuantAttend& a) {
+  const int64_t page = a.attend.sequences.page;
+  if (!page) return "";
+  if (page % kTileKeys) return reason("page", page, "a multiple of " + Text::number(kTileKeys));
+  if (a.v_axis.scale && !a.shared_by_pages(a.v_axis.scale.stride[0]))
+    return "v_scale is not one of all keys";
+  if (!a.attend.sequences.pool) return "there are no pages";
+  return blocks_refuse(a.k_axis);
+}
+
 // "" or why no instance can serve the call.
 Text refuses(const Context& ctx, const QuantAttend& a) {
   const Attend& call = a.attend;
   if (Text why = hopper_refuses(ctx, call.sequences); !why.empty()) return why;
-  // Its boxes of v_t and its scales are those of a sequence: a tile may lie in several pages.
-  if (a.paged()) return reason_given("page_table");
-  if (call.sequences.cache_row) return reason_given("cache_row");
   if (!a.v_t || !a.permuted)
     return "v_t of code_order FOVEA_CODE_ORDER_V_PERM16 is not given, wanted in place of v";
   if (call.score.softcap > 0) return reason_given("softcap");
@@ -135,6 +170,7 @@ Text refuses(const Context& ctx, const QuantAttend& a) {
   if (a.v_axis.block || a.v_axis.micro_t()) return "v_scale is not one of all keys";
   if (a.delta) return reason_given("delta");
   if (a.v_mean) return reason_given("v_mean");
+  if (Text why = pages_refuse(a); !why.empty()) return why;
   if (!call.h || !call.sequences.count || !call.t || !call.s)
     return "there are no rows, keys or heads";
   if (Text why = refuse_width("d", call.d, 16); !why.empty()) return why;
@@ -166,11 +202,12 @@ template <Text (*Refuses)(const QuantAttend&)>
 Text offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
   if (Text why = refuses(ctx, a); !why.empty()) return why;
   if (Text why = Refuses(a); !why.empty()) return why;
-  const QuantInstance90* row = find(a.attend, instances(a.kind));
+  const QuantInstance90* row =
+      find(a.attend, a.paged() ? paged_instances(a.kind) : instances(a.kind));
   QuantWork work;
   CodeMaps maps;
   if (Text why = prepare(ctx, a, row, work, maps); !why.empty()) return why;
-  plan.kernel += ".d" + Text::number(row->width);
+  plan.kernel += (a.paged() ? ".pages.d" : ".d") + Text::number(row->width);
   plan.launch = [a, row, maps, work](Context& ctx, void*) {
     row->launch(ctx, a, scheduled(ctx, work), maps);
   };
