@@ -205,10 +205,11 @@ def cuda():
         yield from (Quant(b, 16, n, 128, quantising=x, product=True) for x in (False, True))
         yield from (Quant(b, 16, n, 128, causal, sage=True) for causal in (False, True))
         yield from (Quant(b, 16, n, 128, True, sage=x, page=128) for x in (False, True))
+        yield from (Quant(b, 16, n, 128, True, page=page) for page in (64, 32, 16))
         for x in (False, True):
             yield Quant(b, 16, n, 128, quantising=x, product=True, sage=True)
     for h, d in ((32, 64), (8, 256)):
-        yield from (Quant(4, h, 4096, d, page=page) for page in (0, 64))
+        yield from (Quant(4, h, 4096, d, page=page) for page in (0, 64, 16))
     for h, d in ((32, 64), (16, 128)):
         yield from (Training(1, h, 16384, d, True, both) for both in (False, True))
     yield Training(1, 16, 16384, 128)

@@ -682,6 +682,28 @@ std::vector<QuantForwardCase> quant_tuned_paged_rows() {
   return rows;
 }
 
+// Of the tuned kernels over small pages: every row of quant/page_runs.inc.
+std::vector<QuantForwardCase> quant_tuned_run_rows() {
+  std::vector<QuantForwardCase> rows;
+  for (int64_t d : {64, 128, 256}) {
+    QuantForwardCase all;
+    all.note = "tuned", all.where = Where::paged, all.one_k = all.one_v = true;
+    all.d = all.e = d, all.b = 2, all.s = 140, all.t = 330, all.h = 2, all.g = 1;
+    QuantForwardCase c = all;
+    c.page = 16, c.o_dtype = FOVEA_BF16;
+    rows.push_back(c);
+    c.page = 32, c.causal = true, c.o_dtype = FOVEA_F16;
+    rows.push_back(c);
+    c.page = 48, c.b = 4, c.s = 70, c.packed = c.sink_logit = true, c.h = 4, c.g = 2;
+    rows.push_back(c);
+    c = all, c.page = 96, c.left = 100, c.right = 30, c.lay = Lay::head_first;
+    rows.push_back(c);
+    c = all, c.page = 16, c.scales = Scales::none, c.b = 1, c.s = 5, c.t = 3000, c.h = 1;
+    rows.push_back(c);
+  }
+  return rows;
+}
+
 // Of the tuned kernels: rows of a cache, one sequence without.
 std::vector<QuantForwardCase> quant_tuned_row_rows() {
   std::vector<QuantForwardCase> rows;
@@ -745,12 +767,14 @@ std::vector<harness::Case> quant_forward_cases() {
   for (const QuantForwardCase& paged : quant_paged_rows()) add(paged);
   const auto kind = [](const QuantForwardCase& tuned) {
     return std::string(tuned.method == Method::fa3 ? "sm90" : "sm90_i8") +
-           (tuned.list_rows ? ".lists"
-            : tuned.page    ? ".pages"
-                            : "") +
+           (tuned.list_rows   ? ".lists"
+            : !tuned.page     ? ""
+            : tuned.page % 64 ? ".runs"
+                              : ".pages") +
            ".d" + std::to_string(tuned.d);
   };
   for (const QuantForwardCase& tuned : quant_tuned_paged_rows()) add(tuned, kind(tuned));
+  for (const QuantForwardCase& tuned : quant_tuned_run_rows()) add(tuned, kind(tuned));
   for (const QuantForwardCase& tuned : quant_tuned_row_rows()) add(tuned, kind(tuned));
   c.note = "small", c.h = 2, c.g = 1, c.list_rows = 2, c.keep = 2, c.margin = 1;
   add(c, "", true);

@@ -115,10 +115,10 @@ struct PageParts {
   }
 };
 
-// Hides what is of absent parts of 64 keys.
-template <int N, class T>
+// Hides what is of absent parts of `Keys` keys.
+template <int Keys, int N, class T>
 __device__ inline void hide_parts(T (&x)[1][N][4], uint32_t absent, T hidden) {
-  constexpr int each = kTileKeys / 8;
+  constexpr int each = Keys / 8;
 #pragma unroll
   for (int part = 0; part < N / each; ++part)
 #pragma unroll
@@ -298,8 +298,9 @@ constexpr int byte_shared_bytes = ByteLayout90<Shape, Source>().bytes;
 // A consumer warpgroup.
 template <class Shape, KeySource Source, class Epilogue>
 struct ByteConsumer90 {
-  // The keys of a step lie in pages, every 64 of them in one.
+  // The keys of a step lie in pages, every 64 of them in one, or (runs) every 16.
   static constexpr bool kPaged = requires { Source::template Boxes<Shape>::of_pages; };
+  static constexpr bool kRuns = requires { Source::template Boxes<Shape>::of_runs; };
   static_assert(CodeSteps<typename Source::Steps, std::conditional_t<kPaged, PagePart, int>>);
   static constexpr int D = Shape::D, E = Shape::E, BN = Shape::BN, Run = Shape::Run;
   using TileQ = typename Shape::TileQ;
@@ -379,7 +380,7 @@ struct ByteConsumer90 {
       clear_ends(work, n + 1, v);
       scores(at);
       values(v, accumulate);
-      if constexpr (kPaged) absent = begins(work, at, n).absent();
+      if constexpr (kPaged) absent = absent_of(at);
       if constexpr (blocks && kPaged)
         factor.load(scales, begins(work, at, n)), factor.take();
       else if constexpr (blocks && Keys::listed)
@@ -412,7 +413,7 @@ struct ByteConsumer90 {
       for (int c = 0; c < 4; ++c) o[j][c] = 0.f;
     if (first <= last) {
       scores(at);
-      if constexpr (kPaged) absent = begins(work, at, last).absent();
+      if constexpr (kPaged) absent = absent_of(at);
       factor.load(work.key_scales(), begins(work, at, last)), factor.take();
       if constexpr (blocks && !Keys::listed && !kPaged)
         factor.load(scales, Keys{work, max(last - 1, first)});
@@ -464,6 +465,13 @@ struct ByteConsumer90 {
     else
       return Keys{work, n};
   }
+  // Which parts have no page.
+  __device__ __forceinline__ uint32_t absent_of(KeyState k) const {
+    if constexpr (kRuns)
+      return *shared.absent(k);
+    else
+      return Pages{reinterpret_cast<const int*>(shared.absent(k)), 0}.absent();
+  }
   // Hides what the mask does, where step n is not whole, and `absent` parts.
   __device__ __forceinline__ void hide(const Slot& work, int n, int row, bool partly,
                                        uint32_t absent, ScoreTile<Dtype, BN / 8>& x) const {
@@ -474,7 +482,7 @@ struct ByteConsumer90 {
         work.mask.apply(x.products(), n * BN, row, x.hidden);
     }
     if constexpr (kPaged)
-      if (absent) hide_parts(x.products(), absent, x.hidden);
+      if (absent) hide_parts<kRuns ? 16 : kTileKeys>(x.products(), absent, x.hidden);
   }
 
   // The values past the last key, in the first V; what lies past the tensor reads as zero.  The

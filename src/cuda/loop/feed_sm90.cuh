@@ -127,6 +127,23 @@ struct Operands<Shape, CodeMaps> {
                         : row,
                  head, batch, to, full);
   }
+  // The same of `keys` keys of a page, 16 or 32, whose values are runs.
+  template <bool V>
+  __device__ static void copy_page_run(const CodeMaps& maps, int box, int keys, const KeyBox& at,
+                                       int head, uint32_t to, uint32_t full) {
+    const int row = at.page < 0 ? kNowhere : at.row, page = max(at.page, 0);
+    if constexpr (V) {
+      using Tile = typename Shape::TileV;
+      sm90::tma_load_runs(to + box * keys / Tile::Panel * Tile::panel_bytes, maps.v, full,
+                          row / Tile::Panel, head, page);
+    } else {
+      using Tile = typename Shape::TileK;
+#pragma unroll
+      for (int panel = 0; panel < Tile::panels; ++panel)
+        sm90::tma_load_box(to + panel * Tile::panel_bytes + box * (keys * Tile::Panel), maps.k,
+                           full, panel * Tile::Panel, row, head, page);
+    }
+  }
   // The same of 64 keys of a page.
   template <bool V>
   __device__ static void copy_page_part(const CodeMaps& maps, int part, const KeyBox& at, int head,
@@ -441,7 +458,15 @@ struct Producer90 {
     }
     if (begins) begin();
     shared.key_pipe().acquire(at);
-    if constexpr (requires { Boxes::parts; }) {
+    if constexpr (requires { Boxes::of_runs; }) {
+      using Tile = std::conditional_t<V, typename Shape::TileV, typename Shape::TileK>;
+      const uint32_t absent = V ? 0 : boxes.absent(keys, lane);
+      if (!V && lane == 0) *shared.absent(at) = absent;
+      if (lane == 0) sm90::barrier_expect(full, Tile::bytes);
+      __syncwarp();
+      if (lane < boxes.count)
+        Load::template copy_page_run<V>(maps, lane, boxes.keys, keys, head, to, full);
+    } else if constexpr (requires { Boxes::parts; }) {
       using Tile = std::conditional_t<V, typename Shape::TileV, typename Shape::TileK>;
       constexpr bool of_pages = requires {
         Boxes::of_pages;

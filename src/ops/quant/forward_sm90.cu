@@ -32,9 +32,9 @@ const std::vector<QuantInstance90>& instances(ValueKind kind) {
   return kind == ValueKind::i8 ? integers : rows;
 }
 
-// Every row of paged.inc in this build, narrow widths first.
+// Every row of paged.inc and of page_runs.inc in this build, narrow widths first.
 struct PagedInstances {
-  std::vector<QuantInstance90> rows, integers;
+  std::vector<QuantInstance90> rows, integers, runs;
 
   template <QuantConfig90 C>
   void add() {
@@ -44,11 +44,19 @@ struct PagedInstances {
 #define FOVEA_INSTANCE(...) add<QuantConfig90 __VA_ARGS__>();
 #include "instances/quant_paged_sm90.inc"
 #undef FOVEA_INSTANCE
+#define FOVEA_INSTANCE(...) runs.push_back(quant_runs_sm90_instance<QuantConfig90 __VA_ARGS__>());
+#include "instances/quant_page_runs_sm90.inc"
+#undef FOVEA_INSTANCE
   }
 };
-const std::vector<QuantInstance90>& paged_instances(ValueKind kind) {
-  static const PagedInstances all;
-  return kind == ValueKind::i8 ? all.integers : all.rows;
+// Keys of a tile's part of 64 may lie in several pages.
+bool in_runs(const QuantAttend& a) {
+  return a.attend.sequences.page % kTileKeys;
+}
+const std::vector<QuantInstance90>& instances_of(const QuantAttend& a) {
+  static const PagedInstances paged;
+  if (!a.paged()) return instances(a.kind);
+  return in_runs(a) ? paged.runs : a.kind == ValueKind::i8 ? paged.integers : paged.rows;
 }
 
 // Every row of listed.inc in this build, narrow widths first.
@@ -72,6 +80,8 @@ const Instance* find(const Attend& a, const std::vector<Instance>& rows) {
 Text map_codes(const QuantAttend& a, const ByteTiles90& row, CodeMaps& maps) {
   const Attend& call = a.attend;
   const int64_t caches = a.paged() ? call.sequences.pool : call.sequences.caches;
+  const bool runs = in_runs(a);
+  const int run = run_box(call.sequences.page), keys = runs ? run : row.keys;
   // (b, g, e, padded) as rows of one head: (b, e, g, padded).
   const int64_t* v = a.v_t.stride;
   const View<4> v_rows{a.v_t.data, {v[0], v[2], v[1], v[3]}};
@@ -79,11 +89,10 @@ Text map_codes(const QuantAttend& a, const ByteTiles90& row, CodeMaps& maps) {
       {{"q",
         {call.q, FOVEA_E4M3, call.b, call.s, call.h, call.d, row.rows, 1, row.q_panel},
         maps.q},
-       {"k",
-        {call.k, FOVEA_E4M3, caches, call.t, call.g, call.d, row.keys, 1, row.q_panel},
-        maps.k},
+       {"k", {call.k, FOVEA_E4M3, caches, call.t, call.g, call.d, keys, 1, row.q_panel}, maps.k},
        {"v_t",
-        {v_rows, FOVEA_E4M3, caches, call.e, call.g, a.padded, row.width, 1, row.v_panel},
+        {v_rows, FOVEA_E4M3, caches, call.e, call.g, a.padded, row.width, 1,
+         runs ? run : row.v_panel, runs ? Interleave::runs : Interleave::none},
         maps.v}});
 }
 
@@ -152,7 +161,11 @@ Text integer_refuses(const QuantAttend& a) {
 Text pages_refuse(const QuantAttend& a) {
   const int64_t page = a.attend.sequences.page;
   if (!page) return "";
-  if (page % kTileKeys) return reason("page", page, "a multiple of " + Text::number(kTileKeys));
+  const int64_t least = a.kind == ValueKind::i8 ? kTileKeys : 16;
+  if (page % least) return reason("page", page, "a multiple of " + Text::number(least));
+  if (page % kTileKeys && a.k_axis.scale && !a.one_scale(a.k_axis))
+    return "k_scale is not one of all keys, page is " + Text::number(page) +
+           ", wanted a multiple of " + Text::number(kTileKeys);
   if (a.v_axis.scale && !a.shared_by_pages(a.v_axis.scale.stride[0]))
     return "v_scale is not one of all keys";
   if (!a.attend.sequences.pool) return "there are no pages";
@@ -202,12 +215,14 @@ template <Text (*Refuses)(const QuantAttend&)>
 Text offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
   if (Text why = refuses(ctx, a); !why.empty()) return why;
   if (Text why = Refuses(a); !why.empty()) return why;
-  const QuantInstance90* row =
-      find(a.attend, a.paged() ? paged_instances(a.kind) : instances(a.kind));
+  const QuantInstance90* row = find(a.attend, instances_of(a));
   QuantWork work;
   CodeMaps maps;
   if (Text why = prepare(ctx, a, row, work, maps); !why.empty()) return why;
-  plan.kernel += (a.paged() ? ".pages.d" : ".d") + Text::number(row->width);
+  plan.kernel += (!a.paged()   ? ".d"
+                  : in_runs(a) ? ".runs.d"
+                               : ".pages.d") +
+                 Text::number(row->width);
   plan.launch = [a, row, maps, work](Context& ctx, void*) {
     row->launch(ctx, a, scheduled(ctx, work), maps);
   };

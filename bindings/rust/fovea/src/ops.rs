@@ -469,7 +469,8 @@ op! {
     ///                    from 64 on; v_group block (v_block = 0) or channel; rows of k_mean and
     ///                    q_plain contiguous and 16-byte aligned
     ///   sm_90, pages     page a multiple of 64; v_scale, and k_mean of i8, one of all pages: absent,
-    ///                    of stride 0 or of a pool of one page
+    ///                    of stride 0 or of a pool of one page.  e4m3 with such a k_scale, k_block = 0:
+    ///                    page a multiple of 16
     ///   sm_80, i8        p_format i8, scales of block, blocks of 0 or multiples of 64; up to 128; no
     ///                    index, page_table or cache_row
     ///   sm_90, index     as i8; block_rows = 128, entry_keys = block_keys or 0; no skip_margin
