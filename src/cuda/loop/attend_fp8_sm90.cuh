@@ -129,8 +129,7 @@ __device__ inline void hide_parts(T (&x)[1][N][4], uint32_t absent, T hidden) {
 }
 
 // The factors of a tile's scores, one for all keys or one for every 64.  Those of keys are loaded
-// under products, a tile ahead but for lists and pages, and found once the tile's own were waited
-// for.
+// under products, a tile ahead but for lists, and found once the tile's own were waited for.
 template <int Parts>
 struct ScoreFactors {
   float of[Parts], ahead[Parts], row;
@@ -344,8 +343,7 @@ struct ByteConsumer90 {
     const RowTile& tile = work.tile;
     const int last = sm90::uniform(work.last), first = last + 1 - sm90::uniform(work.count);
     const int row = tile.begin + group * 64 + sm90::uniform(threadIdx.x / 32) % 4 * 16;
-    const WindowMask& mask = work.mask;
-    const int full_begin = mask.begin, full_end = mask.end;
+    const int full_begin = work.mask.begin, full_end = work.mask.end;
     Softmax state;
     ScoreTile<Dtype, BN / 8> x;
     float o[E / 8][4], alpha[2];
@@ -374,6 +372,11 @@ struct ByteConsumer90 {
       hide(work, n, row, n < full_begin || n >= full_end, absent, x);
       state.weigh(x, alpha, factor.of);
     };
+    // Of pages: the scales of step n, whose K is next.  It waits for no stage that is still held.
+    const auto load_ahead = [&](int n) {
+      if constexpr (blocks && kPaged)
+        if (n >= first) shared.key_pipe().wait(at), factor.load(scales, begins(work, at, n));
+    };
     const auto step = [&](int n, bool accumulate) {
       KeyState v = at;
       v.next();
@@ -382,7 +385,7 @@ struct ByteConsumer90 {
       values(v, accumulate);
       if constexpr (kPaged) absent = absent_of(at);
       if constexpr (blocks && kPaged)
-        factor.load(scales, begins(work, at, n)), factor.take();
+        factor.take();
       else if constexpr (blocks && Keys::listed)
         factor.load(work.key_scales(), begins(work, at, n)), factor.take();
       else if constexpr (blocks)
@@ -391,6 +394,7 @@ struct ByteConsumer90 {
       sm90::pin(x.products()[0]);
       shared.key_pipe().release(at);
       at = v, at.next();
+      load_ahead(n - 1);
       weigh(n);
       // ptxas moves a wait above arithmetic, here the whole softmax that is to run beside the
       // second product, but not above a branch: this barrier was passed before.
@@ -422,6 +426,7 @@ struct ByteConsumer90 {
       shared.key_pipe().release(at);
       at.next();
       if (!blocks) factor.find();
+      load_ahead(last - 1);
       weigh(last);
       sm90::pack_codes(p, x.x[0]);
       if constexpr (!Keys::listed) clear_last(work, last, first < last);
