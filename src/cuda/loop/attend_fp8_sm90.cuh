@@ -300,6 +300,7 @@ struct ByteConsumer90 {
   // The keys of a step lie in pages, every 64 of them in one, or (runs) every 16.
   static constexpr bool kPaged = requires { Source::template Boxes<Shape>::of_pages; };
   static constexpr bool kRuns = requires { Source::template Boxes<Shape>::of_runs; };
+  static_assert(!kPaged || Shape::Stages >= 4);  // load_ahead: the next K waits for nothing here
   static_assert(CodeSteps<typename Source::Steps, std::conditional_t<kPaged, PagePart, int>>);
   static constexpr int D = Shape::D, E = Shape::E, BN = Shape::BN, Run = Shape::Run;
   using TileQ = typename Shape::TileQ;

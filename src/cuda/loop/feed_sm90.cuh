@@ -121,11 +121,8 @@ struct Operands<Shape, CodeMaps> {
                                    int head, int batch, uint32_t to, uint32_t full) {
     const bool there = key < work.tile.keys;
     const int row = static_cast<int>(work.tile.rows.seq.key_begin) + key;
-    load_part<V>(maps, part,
-                 !there ? kNowhere
-                 : V    ? work.column + row
-                        : row,
-                 head, batch, to, full);
+    const int at = V ? work.column + row : row;
+    load_part<V>(maps, part, there ? at : kNowhere, head, batch, to, full);
   }
   // The same of `keys` keys of a page, 16 or 32, whose values are runs.
   template <bool V>
