@@ -56,6 +56,8 @@ struct QuantForwardCase {
   Where where = Where::batched;
   int64_t page = 0;     // of Where::paged
   bool packed = false;  // with Where::paged: rows are packed
+  // Pages share the scale of k; that of v, and the mean of k.
+  bool one_k = false, one_v = false;
   Lay lay = Lay::contiguous;
   float scale = 0;
   // Lists: keep places of blocks of list_keys keys, for list_rows rows of x heads; 0: none.

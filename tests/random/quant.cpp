@@ -174,7 +174,10 @@ void scales(Draw& d) {
   d.set("v_block", static_cast<int32_t>(v_blocks ? v : 0));
   const int64_t pack = m.code_format ? 2 : 1, v_pack = m.v_format ? 2 : 1;
   const bool rows = d.packed_rows(), keys = d.packed_keys();
-  if (d.has("page_table")) d.x("page") = d.one_of({1, 5, 16, 16, 48, 64, 64, 128, 128, 256});
+  if (d.has("page_table")) {
+    d.x("page") = d.one_of({1, 5, 16, 16, 48, 64, 64, 128, 128, 256});
+    if (d.one_in(4)) d.x("pool") = 1;  // its scales are one of all keys
+  }
   const int64_t s = d.x("s"), t = d.has("page_table") ? d.x("page") : d.x("t"), r = d.x("r");
   d.x("wide") = times(d.x("d"), pack);
   d.x("q_blocks") = scales_of(m.q_group, rows, s, r, q, d.x("wide"));

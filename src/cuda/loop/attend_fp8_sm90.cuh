@@ -51,12 +51,13 @@ struct ByteShape90 {
 //   beyond              v transposed goes on past the last key
 // Of lists, steps of 64-key blocks each somewhere (PartBoxes):
 //   key_at(step, column)  the key in a column; past every key where there is none
-template <class S>
-concept CodeSteps = requires(const S steps, int at) {
+// Of pages (PagePartBoxes) key_scales() has at(PagePart).
+template <class S, class Key>
+concept CodeSteps = requires(const S steps, int at, const Key& key) {
   { S::blocks } -> std::convertible_to<bool>;
   { S::dtype } -> std::convertible_to<int>;
   { steps.row_factor(at, at) } -> std::same_as<float>;
-  { steps.key_scales().at(at) } -> std::same_as<float>;
+  { steps.key_scales().at(key) } -> std::same_as<float>;
   { steps.value_factor(at) } -> std::same_as<float2>;
   { steps.column } -> std::convertible_to<int>;
   { steps.beyond } -> std::convertible_to<bool>;
@@ -96,6 +97,38 @@ struct StepKeys {
       return step * BN + part * kTileKeys;
   }
 };
+
+// Where every 64 keys of a step lie in pages, as the producer has written it.
+template <int Parts>
+struct PageParts {
+  const int* words;
+  int key;  // the first
+
+  __device__ PagePart operator[](int part) const {
+    return {words[part], words[Parts + part], key + part * kTileKeys};
+  }
+  // Bit n: part n has no page.
+  __device__ uint32_t absent() const {
+    uint32_t bits = 0;
+#pragma unroll
+    for (int part = 0; part < Parts; ++part)
+      bits |= static_cast<uint32_t>(words[part]) >> 31 << part;
+    return bits;
+  }
+};
+
+// Hides what is of absent parts of `Keys` keys.
+template <int Keys, int N, class T>
+__device__ inline void hide_parts(T (&x)[1][N][4], uint32_t absent, T hidden) {
+  constexpr int each = Keys / 8;
+#pragma unroll
+  for (int part = 0; part < N / each; ++part)
+#pragma unroll
+    for (int j = 0; j < each; ++j)
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        if (absent >> part & 1) x[0][part * each + j][c] = hidden;
+}
 
 // The factors of a tile's scores, one for all keys or one for every 64.  Those of keys are loaded
 // under products, a tile ahead but for lists, and found once the tile's own were waited for.
@@ -266,7 +299,10 @@ constexpr int byte_shared_bytes = ByteLayout90<Shape, Source>().bytes;
 // What consumer warpgroups of codes have in common, each of 64 rows of a work item.
 template <class Shape, KeySource Source, class Epilogue>
 struct CodeConsumer90 {
-  static_assert(CodeSteps<typename Source::Steps>);
+  // The keys of a step lie in pages, every 64 of them in one, or (runs) every 16.
+  static constexpr bool kPaged = requires { Source::template Boxes<Shape>::of_pages; };
+  static constexpr bool kRuns = requires { Source::template Boxes<Shape>::of_runs; };
+  static_assert(CodeSteps<typename Source::Steps, std::conditional_t<kPaged, PagePart, int>>);
   static constexpr int D = Shape::D, E = Shape::E, BN = Shape::BN;
   static constexpr int Dtype = Source::Steps::dtype;
   using TileQ = typename Shape::TileQ;
@@ -334,11 +370,14 @@ template <class Shape, KeySource Source, class Epilogue>
 struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
   using Base = CodeConsumer90<Shape, Source, Epilogue>;
   using Base::D, Base::E, Base::BN, Base::Dtype, Base::shared, Base::group, Base::q_at, Base::at;
+  using Base::kPaged, Base::kRuns;
   using typename Base::TileV, typename Base::Slot, typename Base::KeyState;
+  static_assert(!kPaged || Shape::Stages >= 4);  // load_ahead: the next K waits for nothing here
   static constexpr int Run = Shape::Run;
   static constexpr ByteLayout90<Shape, Source> layout = ByteLayout90<Shape, Source>();
   static_assert(layout.bytes <= Shape::shared_bytes);
   using Keys = StepKeys<BN, Slot>;
+  using Pages = PageParts<BN / kTileKeys>;
   using Softmax = LiftedSoftmax<Dtype>;
   float4* const sums = reinterpret_cast<float4*>(shared.base + layout.sums) + group * (64 * E / 4) +
                        threadIdx.x % 128;
@@ -352,8 +391,7 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
     const RowTile& tile = work.tile;
     const int last = sm90::uniform(work.last), first = last + 1 - sm90::uniform(work.count);
     const int row = tile.begin + group * 64 + sm90::uniform(threadIdx.x / 32) % 4 * 16;
-    const WindowMask& mask = work.mask;
-    const int full_begin = mask.begin, full_end = mask.end;
+    const int full_begin = work.mask.begin, full_end = work.mask.end;
     Softmax state;
     ScoreTile<Dtype, BN / 8> x;
     float o[E / 8][4], alpha[2];
@@ -369,22 +407,16 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
       sm90::byte_product<FOVEA_E4M3, TileV>(o, p, TileV::descriptor(shared.keys(v)), accumulate);
       sm90::commit();
     };
-    // Where the parts of step n begin, whose K is in a stage that is still held.
-    const auto begins = [&](KeyState k, int n) {
-      if constexpr (Keys::listed)
-        return reinterpret_cast<const int*>(shared.absent(k));
-      else
-        return Keys{work, n};
-    };
+    uint32_t absent = 0;  // the tile's parts without a page
     const auto weigh = [&](int n) {
       if (blocks) factor.find();
-      if (n < full_begin || n >= full_end) {
-        if constexpr (Keys::listed)
-          mask.apply_each(x.products(), row, Keys{work, n}, x.hidden);
-        else
-          mask.apply(x.products(), n * BN, row, x.hidden);
-      }
+      hide(work, n, row, n < full_begin || n >= full_end, absent, x);
       state.weigh(x, alpha, factor.of);
+    };
+    // Of pages: the scales of step n, whose K is next.  It waits for no stage that is still held.
+    const auto load_ahead = [&](int n) {
+      if constexpr (blocks && kPaged)
+        if (n >= first) shared.key_pipe().wait(at), factor.load(scales, begins(work, at, n));
     };
     const auto step = [&](int n, bool accumulate) {
       KeyState v = at;
@@ -392,14 +424,18 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
       clear_ends(work, n + 1, v);
       this->scores(x, at);
       values(v, accumulate);
-      if constexpr (blocks && Keys::listed)
-        factor.load(work.key_scales(), begins(at, n)), factor.take();
+      if constexpr (kPaged) absent = absent_of(at);
+      if constexpr (blocks && kPaged)
+        factor.take();
+      else if constexpr (blocks && Keys::listed)
+        factor.load(work.key_scales(), begins(work, at, n)), factor.take();
       else if constexpr (blocks)
         factor.take(), factor.load(scales, Keys{work, max(n - 1, first)});
       sm90::wait<1>();
       sm90::pin(x.products()[0]);
       shared.key_pipe().release(at);
       at = v, at.next();
+      load_ahead(n - 1);
       weigh(n);
       // ptxas moves a wait above arithmetic, here the whole softmax that is to run beside the
       // second product, but not above a branch: this barrier was passed before.
@@ -422,13 +458,16 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
       for (int c = 0; c < 4; ++c) o[j][c] = 0.f;
     if (first <= last) {
       this->scores(x, at);
-      factor.load(work.key_scales(), begins(at, last)), factor.take();
-      if constexpr (blocks && !Keys::listed) factor.load(scales, Keys{work, max(last - 1, first)});
+      if constexpr (kPaged) absent = absent_of(at);
+      factor.load(work.key_scales(), begins(work, at, last)), factor.take();
+      if constexpr (blocks && !Keys::listed && !kPaged)
+        factor.load(scales, Keys{work, max(last - 1, first)});
       sm90::wait<0>();
       sm90::pin(x.products()[0]);
       shared.key_pipe().release(at);
       at.next();
       if (!blocks) factor.find();
+      load_ahead(last - 1);
       weigh(last);
       sm90::pack_codes(p, x.x[0]);
       if constexpr (!Keys::listed) clear_last(work, last, first < last);
@@ -460,6 +499,36 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
     }
 
     finish(work, row, state, o, first <= last, kept, behind);
+  }
+
+  // Where the parts of step n begin, whose K is in a stage that is still held.  Of pages: where
+  // they lie.
+  __device__ __forceinline__ auto begins(const Slot& work, KeyState k, int n) const {
+    if constexpr (kPaged)
+      return Pages{reinterpret_cast<const int*>(shared.absent(k)), n * BN};
+    else if constexpr (Keys::listed)
+      return reinterpret_cast<const int*>(shared.absent(k));
+    else
+      return Keys{work, n};
+  }
+  // Which parts have no page.
+  __device__ __forceinline__ uint32_t absent_of(KeyState k) const {
+    if constexpr (kRuns)
+      return *shared.absent(k);
+    else
+      return Pages{reinterpret_cast<const int*>(shared.absent(k)), 0}.absent();
+  }
+  // Hides what the mask does, where step n is not whole, and `absent` parts.
+  __device__ __forceinline__ void hide(const Slot& work, int n, int row, bool partly,
+                                       uint32_t absent, ScoreTile<Dtype, BN / 8>& x) const {
+    if (partly) {
+      if constexpr (Keys::listed)
+        work.mask.apply_each(x.products(), row, Keys{work, n}, x.hidden);
+      else
+        work.mask.apply(x.products(), n * BN, row, x.hidden);
+    }
+    if constexpr (kPaged)
+      if (absent) hide_parts<kRuns ? 16 : kTileKeys>(x.products(), absent, x.hidden);
   }
 
   // The values past the last key, in the first V; what lies past the tensor reads as zero.  The

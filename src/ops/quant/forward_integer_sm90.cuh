@@ -32,7 +32,7 @@ struct RunTiles : SeenTiles, IntegerCodes {
   ShiftedScales runs;  // of v
 
   __device__ void start(const QuantAttend& call, const RowTile& tile, int, WindowMask&) {
-    find(call, tile);
+    find(call, tile, tile.rows.seq);
     const Attend& a = call.attend;
     runs = ShiftedScales::of(call.v_axis, tile.rows.seq.key_batch, tile.key_head(a),
                              a.sequences.key_start, a.t, tile.rows.r);

@@ -41,8 +41,8 @@ struct IntegerCodes {
   float scale;
   bool beyond;
 
-  __device__ void find(const QuantAttend& call, const RowTile& tile) {
-    const Sequence& seq = tile.rows.seq;
+  // Scales of k and v, and k_mean, are those of the cache row that `seq` names.
+  __device__ void find(const QuantAttend& call, const RowTile& tile, const Sequence& seq) {
     const Attend& a = call.attend;
     const int64_t r = tile.rows.r, g = tile.key_head(a);
     const IntVector& start = a.sequences.key_start;
@@ -60,7 +60,8 @@ struct IntegerCodes {
                      : nullptr;
     value_stride = channels ? static_cast<int>(stride[2]) : 0;
     columns = static_cast<int>(a.e);
-    mean = call.shifts() ? call.k_mean_of(seq, r, g) : nullptr;
+    // Without keys a cache row need not be one.
+    mean = call.shifts() && key_count > 0 ? call.k_mean_of(seq, r, g) : nullptr;
   }
   // Rows 8 apart share a thread's scale.
   __device__ float row_factor(int, int row) const {
