@@ -5,7 +5,7 @@
 
 namespace fovea {
 
-fovea_tensor Program::array(fovea_dtype dtype, std::initializer_list<int64_t> shape) {
+fovea_tensor Program::unread(fovea_dtype dtype, std::initializer_list<int64_t> shape) {
   fovea_tensor x{};
   x.dtype = dtype, x.ndim = static_cast<int32_t>(shape.size());
   std::copy(shape.begin(), shape.end(), x.shape);
@@ -15,6 +15,11 @@ fovea_tensor Program::array(fovea_dtype dtype, std::initializer_list<int64_t> sh
     x.stride[i] = static_cast<int64_t>(stride & INT64_MAX);
     stride *= static_cast<uint64_t>(x.shape[i]);
   }
+  return given(x);
+}
+
+fovea_tensor Program::array(fovea_dtype dtype, std::initializer_list<int64_t> shape) {
+  fovea_tensor x = unread(dtype, shape);
   const auto at = [&](int axis) { return axis < x.ndim ? x.shape[axis] : int64_t{1}; };
   const auto slot =
       arrays_.add<unsigned char>(dtype_bytes(dtype), at(0), at(1), at(2), at(3), at(4));

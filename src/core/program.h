@@ -35,6 +35,9 @@ class Program {
   // An array of the workspace: a part writes it and later ones read it.
   fovea_tensor array(fovea_dtype dtype, std::initializer_list<int64_t> shape);
 
+  // The same for a part that reads no element of it: it has no place.
+  static fovea_tensor unread(fovea_dtype dtype, std::initializer_list<int64_t> shape);
+
   // The caller's output, or an array where it gives none.
   fovea_tensor output(const fovea_tensor& given, fovea_dtype dtype,
                       std::initializer_list<int64_t> shape) {

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-
 #include "core/fields.h"
 #include "core/program.h"
 #include "core/scale_group.h"
@@ -86,11 +84,7 @@ bool idle(const Params& p) {
 // Codes, scales or means that a part makes.
 fovea_tensor made(Program& program, const Params& p, fovea_dtype dtype,
                   std::initializer_list<int64_t> shape) {
-  if (!idle(p)) return program.array(dtype, shape);
-  fovea_tensor x{};
-  x.dtype = dtype, x.ndim = static_cast<int32_t>(shape.size());
-  std::copy(shape.begin(), shape.end(), x.shape);  // strides of 0
-  return Program::given(x);
+  return idle(p) ? Program::unread(dtype, shape) : program.array(dtype, shape);
 }
 
 Coded quantise(Program& program, const Params& p, const fovea_tensor& x, const fovea_tensor& start,
