@@ -9,7 +9,7 @@ from typing import NamedTuple
 from .._errors import InvalidArgument
 
 SPLITS = ("ring", "heads", "mesh", "decode", "state")
-MOST_PARTS = 8  # of the heads of a state; each costs its launches
+MOST_HEAD_PARTS = 8  # of the heads of a state; each costs its launches
 MULTIPROCESSORS = 132  # of an H100 or H200: a part of the heads has a block for each
 
 
@@ -96,7 +96,7 @@ def parts_of_heads(counts, ranks, most):
     are the heads of its tensors.  None where all ranks at once take less time: n parts take
     (n + ranks - 1) / n of a walk, a scan takes two walks or three."""
     common = math.gcd(*counts)
-    n = max(n for n in range(1, max(1, min(most, MOST_PARTS)) + 1) if common % n == 0)
+    n = max(n for n in range(1, max(1, min(most, MOST_HEAD_PARTS)) + 1) if common % n == 0)
     return n if n >= ranks else None
 
 

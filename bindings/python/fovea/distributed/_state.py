@@ -29,7 +29,7 @@ from ._cost import parts_of_heads
 
 CHUNK = 64  # tokens that the kernels take at once
 LEAST_TOKENS = 4096  # of a part: each has two walks more
-MOST_PARTS = 64
+MOST_TOKEN_PARTS = 64
 
 
 class Method:
@@ -361,7 +361,7 @@ def way_of(given, ranks, splits, trains):
     chains, least, most = b * max(heads) * -(-v.shape[3] // 64), 1, 1
     if q.is_cuda:
         least = torch.cuda.get_device_properties(q.device).multi_processor_count
-        most = min(least // chains, s // LEAST_TOKENS, MOST_PARTS)
+        most = min(least // chains, s // LEAST_TOKENS, MOST_TOKEN_PARTS)
     if splits or most > 1:
         count = min(splits or most, -(-s // CHUNK))
         if count > 1 and (ranks > 1 or trains):
