@@ -358,7 +358,8 @@ def way_of(given, ranks, splits, trains):
     q, v = given["q"], given["v"]
     b, s = q.shape[:2]
     heads = [x.shape[head_axis(x)] for x in given.values()]
-    chains, least, most = b * max(heads) * -(-v.shape[3] // 64), 1, 1
+    chains = max(1, b * max(heads) * -(-v.shape[3] // 64))
+    least, most = 1, 1
     if q.is_cuda:
         least = torch.cuda.get_device_properties(q.device).multi_processor_count
         most = min(least // chains, s // LEAST_TOKENS, MOST_TOKEN_PARTS)
