@@ -157,6 +157,11 @@ def refused(group, name, fields):
     return getattr(fd, name)(**{n: torch.zeros(x) for n, x in shapes.items()}, group=group)
 
 
+def split(group, name, splits):
+    x = torch.zeros(1, 8, 2, 4)
+    return getattr(fd, name)(x, x, x, group=group, splits=splits)
+
+
 @pytest.mark.parametrize(
     "fields, sentence",
     [
@@ -169,3 +174,12 @@ def refused(group, name, fields):
 def test_bad_input_is_refused_with_its_name(ranks, name, fields, sentence):
     for good, (_, text, _) in ranks.outcomes(2, refused, name=name, fields=fields):
         assert not good and text.startswith(f"{name}: ") and sentence in text
+
+
+@pytest.mark.parametrize("name", ["gla", "delta"])
+def test_splits_is_a_count(ranks, name):
+    def said(splits):
+        return [x[1][1] for x in ranks.outcomes(2, split, name=name, splits=splits)]
+
+    assert said(-1) == [f"{name}: splits is -1, wanted 0 or more"] * 2
+    assert said(2.5) == [f"{name}: splits is 2.5, wanted an integer"] * 2

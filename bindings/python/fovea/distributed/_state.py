@@ -485,8 +485,8 @@ def gla(q, k, v, group=None, *, gate_head=None, gate_key=None, gate_value=None, 
 
     Gradients of gate_rate, gate_bias, bonus and skip are those of this rank's tokens.  In parts a rank
     walks over its tokens three times, each a part's length.  Else, where the heads can be cut into as
-    many parts as there are ranks (8 at most), the ranks are a pipeline and walk once; or they walk two
-    or three times, and log2(ranks) exchanges move a state and its factors.  Bits are the same every
+    many parts as there are ranks (8 at most; on CUDA each must fill the device), the ranks are a
+    pipeline and walk once; or they walk two or three times, and log2(ranks) exchanges move a state and its factors.  Bits are the same every
     run for a fixed number of ranks and device.  Experimental, as the operation is."""
     tensors = {
         "q": q, "k": k, "v": v, "gate_head": gate_head, "gate_key": gate_key,
@@ -497,7 +497,8 @@ def gla(q, k, v, group=None, *, gate_head=None, gate_key=None, gate_value=None, 
         "gla", scale=scaling("gla", scale), gate_bound=gate_bound, gate_tau=gate_tau,
         gate_map=gate_map, map_q=map_q, map_k=map_k,
         read_before=int(flag("gla", "read_before", read_before)),
-        bonus_sigmoid=int(flag("gla", "bonus_sigmoid", bonus_sigmoid)), splits=splits,
+        bonus_sigmoid=int(flag("gla", "bonus_sigmoid", bonus_sigmoid)),
+        splits=_peers.count("gla", "splits", splits),
     )  # fmt: skip
     return _run("gla", GLA, group, tensors, numbers, state_in, return_state, check)
 
@@ -520,6 +521,6 @@ def delta(q, k, v, group=None, *, beta=None, erase=None, gate_head=None, gate_ke
     numbers = _plain(
         "delta", scale=scaling("delta", scale), eps=eps, gate_bound=gate_bound, gate_tau=gate_tau,
         gate_map=gate_map, beta_map=beta_map, l2_norm=int(flag("delta", "l2_norm", l2_norm)),
-        splits=splits,
+        splits=_peers.count("delta", "splits", splits),
     )  # fmt: skip
     return _run("delta", DELTA, group, tensors, numbers, state_in, return_state, check)
