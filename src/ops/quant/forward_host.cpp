@@ -617,7 +617,7 @@ Text offer_listed(const Context& ctx, const QuantListed& listed, Plan& plan) {
   room.staged = worker.add<uint16_t>(p.scores ? kRows * p.d_row : 0);
   room.pairs = worker.add<uint16_t>(p.values ? kKeys * 2 * host::kTileTerms : 0);
   room.weights = worker.add<uint16_t>(p.values ? kKeys * kRows : 0);
-  p.tiles = host::RowTiles(call.h ? call.sequences.count : 0, call.h, plan.workspace);
+  p.tiles = host::RowTiles(items ? call.sequences.count : 0, call.h, plan.workspace);
   p.scratch = host::WorkerScratch(ctx, static_cast<double>(items), worker, plan.workspace);
   const host::Tiles* const tiles = p.scores ? p.scores : p.values;
   host::host_plan<Forward>(
