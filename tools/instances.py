@@ -4,7 +4,7 @@
 
     tools/instances.py NVCC ARGUMENT...      the launcher of their compilations (instances.cmake):
         fails where ptxas serialises wgmma or ignores setmaxnreg, and where a kernel spills; writes
-        <object>.tsv beside the object
+        <object>.tsv beside the object.  With --Ofast-compile it does neither: kernels are slow then.
     tools/instances.py --report BUILD        all of these as one table: kernel, registers at entry,
         spilled bytes, seconds of its file"""
 
@@ -76,7 +76,8 @@ def main():
     if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
         sys.exit(__doc__)
     command = sys.argv[1:]
-    if "-o" in command and any(x in command for x in ("-c", "-dc")):
+    fast = any(word.startswith("--Ofast-compile") for word in command)
+    if not fast and "-o" in command and any(x in command for x in ("-c", "-dc")):
         sys.exit(compile_one(command))
     sys.exit(subprocess.run(command).returncode)
 

@@ -196,7 +196,8 @@ typedef enum fovea_property {
 typedef enum fovea_build {
   FOVEA_BUILD_VERSION = 1,       /**< "0.1.0" */
   FOVEA_BUILD_GIT = 2,           /**< commit the library was built from, "unknown" outside git */
-  FOVEA_BUILD_TOOLKIT = 3,       /**< CUDA toolkit, "13.0"; "none" in a host-only build */
+  FOVEA_BUILD_TOOLKIT = 3,       /**< CUDA toolkit, "13.0"; "none" in a host-only build.
+                                      "13.0, fast compile": with slow kernels, see README */
   FOVEA_BUILD_ARCHITECTURES = 4, /**< device code in the library, "80,90a"; "none" without */
   FOVEA_BUILD_OPERATIONS = 5,    /**< every operation, comma separated */
   FOVEA_BUILD_COMPILER = 6       /**< of the host's code, "gcc 12.2.0" */

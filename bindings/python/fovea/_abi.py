@@ -69,7 +69,9 @@ class Build(enum.IntEnum):
 
     VERSION = 1  # "0.1.0"
     GIT = 2  # commit the library was built from, "unknown" outside git
-    TOOLKIT = 3  # CUDA toolkit, "13.0"; "none" in a host-only build
+    # CUDA toolkit, "13.0"; "none" in a host-only build. "13.0, fast compile": with slow
+    # kernels, see README
+    TOOLKIT = 3
     ARCHITECTURES = 4  # device code in the library, "80,90a"; "none" without
     OPERATIONS = 5  # every operation, comma separated
     COMPILER = 6  # of the host's code, "gcc 12.2.0"

@@ -88,7 +88,7 @@ c_enum! {
     fovea_build;
     FOVEA_BUILD_VERSION: VERSION = 1, r#""0.1.0""#;
     FOVEA_BUILD_GIT: GIT = 2, r#"commit the library was built from, "unknown" outside git"#;
-    FOVEA_BUILD_TOOLKIT: TOOLKIT = 3, r#"CUDA toolkit, "13.0"; "none" in a host-only build"#;
+    FOVEA_BUILD_TOOLKIT: TOOLKIT = 3, r#"CUDA toolkit, "13.0"; "none" in a host-only build. "13.0, fast compile": with slow kernels, see README"#;
     FOVEA_BUILD_ARCHITECTURES: ARCHITECTURES = 4, r#"device code in the library, "80,90a"; "none" without"#;
     FOVEA_BUILD_OPERATIONS: OPERATIONS = 5, "every operation, comma separated";
     FOVEA_BUILD_COMPILER: COMPILER = 6, r#"of the host's code, "gcc 12.2.0""#;
