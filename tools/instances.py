@@ -4,7 +4,7 @@
 
     tools/instances.py NVCC ARGUMENT...      the launcher of their compilations (instances.cmake):
         fails where ptxas serialises wgmma or ignores setmaxnreg, and where a kernel spills; writes
-        <object>.tsv beside the object.  With --Ofast-compile it does neither: kernels are slow then.
+        <object>.tsv beside the object.  With --Ofast-compile it only compiles.
     tools/instances.py --report BUILD        all of these as one table: kernel, registers at entry,
         spilled bytes, seconds of its file"""
 
@@ -38,15 +38,19 @@ def demangle(name):
 
 
 def compile_one(command):
+    optimised = not any(word.startswith("--Ofast-compile") for word in command)
     begun = time.monotonic()
     done = subprocess.run(
-        command + ["-Xptxas=-v"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command + ["-Xptxas=-v"] * optimised,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     seconds = time.monotonic() - begun
     rows, wrong = [], []
     for line in done.stdout.splitlines():
         if FAULT.search(line):
-            wrong.append(line)
+            wrong += [line] * optimised
         elif entry := ENTRY.search(line):
             rows.append([demangle(entry[1]), "0", "0", f"{seconds:.1f}"])
         elif rows and (found := SPILLS.search(line)):
@@ -63,7 +67,7 @@ def compile_one(command):
     target = pathlib.Path(command[command.index("-o") + 1])
     if wrong:
         target.unlink(missing_ok=True)
-    elif done.returncode == 0:
+    elif done.returncode == 0 and optimised:
         target.with_suffix(".tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
     return done.returncode or (1 if wrong else 0)
 
@@ -76,8 +80,7 @@ def main():
     if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
         sys.exit(__doc__)
     command = sys.argv[1:]
-    fast = any(word.startswith("--Ofast-compile") for word in command)
-    if not fast and "-o" in command and any(x in command for x in ("-c", "-dc")):
+    if "-o" in command and any(x in command for x in ("-c", "-dc")):
         sys.exit(compile_one(command))
     sys.exit(subprocess.run(command).returncode)
 
