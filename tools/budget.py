@@ -11,8 +11,8 @@ CPU seconds, because other programs do not lengthen them as much as seconds of t
 half, where two threads share a core, so the bars are seconds of a known machine: each minute of the
 build compiles a small program too.  What that takes on average beside REFERENCE is the factor of the
 bars.  It is measured within the build, because a core that other programs share for an hour may be
-idle right after it.  An object that ccache had costs nothing and tells nothing: where there is one,
-the sums are not judged, and the output says so."""
+idle right after it.  An object that ccache had costs nothing and tells nothing: where more than one
+in a hundred is such, the sums are not judged, and the output says so."""
 
 import json
 import os
@@ -130,7 +130,7 @@ def judge(build):
         for name, seconds in costs.items()
         if seconds > file_most and "/instances/" not in name
     ]
-    if cached:
+    if cached * 100 > len(built):
         print(f"{cached} objects came out of ccache: the sums are NOT judged")
     else:
         wrong += [f"the build: {total:.0f} CPU s, at most {all_most}"] * (total > all_most)
