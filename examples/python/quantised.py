@@ -3,13 +3,14 @@
 """SmolLM2 in few bits: every method of quantised attention and every low-bit cache beside bf16.
 
     python examples/python/quantised.py --out quantised.out
-    python examples/python/quantised.py --which bf16,kivi2 --generate 4096
+    python examples/python/quantised.py --which bf16,kivi2 --generate 4096 --temperature 0.7
 
 A method (SageAttention and others) rounds q, k and v of a whole text.  A cache (e4m3, i8, KIVI,
 KVarN) is fed in chunks of 16 tokens, so that rows read codes.  The perplexity is of the Python
 language reference, and KL is that of the next token's distribution from bf16's.  Then the prompt
 alone and single tokens are timed, and the same question is answered over a cache of 2 bits and of
-16.
+16, by the same random numbers where --temperature draws.  Of each answer the perplexity is told that
+the model finds in it over 16 bits, a part of it after the other.
 
 Where the weights are not installed, or with --toy, the model is small and random: KL then tells how
 far the attention is off, and texts mean nothing."""
@@ -29,6 +30,7 @@ try:
     from smollm import low_bits, model, text, weights
     from smollm.model import Config, Floats, Layer, Model
     from smollm.paged import PagedAttention
+    from smollm.sample import Sampler
     from smollm.terminal import Parser, say, sentences
     from training import table
     from fovea_trace.output import Folder
@@ -44,6 +46,8 @@ Args = argparse.Namespace
 Tokens = list[int]
 QUESTION = "Explain how a kettle heats water, step by step."
 FILES = "quantised.tsv", "quantised.md", "quantised.png", "quantised.txt"
+READ_AT_ONCE = 128  # tokens of an answer that is judged: their logits are 25 MB
+QUARTERS = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,16 +180,30 @@ def measure(llm: Model, make: low_bits.Make, name: str, judge: Judge, args: Args
                kernel.rpartition("+")[2])
 
 
-def answer(llm: Model, make: low_bits.Make, prompt: Tokens, count: int,
+def answer(llm: Model, make: low_bits.Make, prompt: Tokens, count: int, sample: Sampler,
            ctx: fovea.Context) -> Tokens:
-    """Greedy tokens behind a prompt; an end token counts as any other."""
+    """Tokens behind a prompt; an end token counts as any other."""
     attention = make(llm.config, len(prompt) + count, ctx)
     made, logits = list[int](), llm.forward(prompt, attention)
     while len(made) < count:
-        made.append(int(logits[-1].argmax()))
+        made.append(sample(logits[-1]))
         say(f"answering: token {len(made)} of {count}")
         logits = llm.forward(made[-1:], attention)
     return made
+
+
+def quarters_of(llm: Model, prompt: Tokens, made: Tokens, ctx: fovea.Context) -> list[float]:
+    """Perplexity of each quarter of an answer, read over 16 bits."""
+    tokens = [*prompt, *made]
+    attention = PagedAttention(llm.config, len(tokens), ctx, "bf16")
+    loss = list[float]()
+    for i in range(0, len(tokens) - 1, READ_AT_ONCE):
+        there = tokens[i:min(i + READ_AT_ONCE, len(tokens) - 1)]
+        found = log_p(llm.forward(there, attention, every=True))
+        follow = np.array(tokens[i + 1:i + 1 + len(there)])
+        loss += [-float(x) for x in np.take_along_axis(found, follow[:, None], 1)[:, 0]]
+    return [float(np.exp(part.mean())) for part in np.array_split(loss[len(prompt) - 1:], QUARTERS)
+            if part.size]
 
 
 def draw(rows: Sequence[Row], path: pathlib.Path) -> None:
@@ -220,19 +238,27 @@ def arguments(argv: Sequence[str] | None) -> Args:
     option("--chunk", type=int, default=16, help="tokens that a cache is fed at once")
     option("--decode", type=int, default=16, help="single tokens that are timed")
     option("--generate", type=int, default=24, help="tokens of the answers; 0: none")
+    option("--temperature", type=float, default=0.0, help="of the draw; 0: the likeliest token")
+    option("--top-p", type=float, default=1.0, help="share of the probability that is drawn from")
     option("--prompt", default=QUESTION, help="what is answered")
     option("--toy", action="store_true", help="a random model: nothing is read")
     option("--text", type=pathlib.Path, help="a file instead of the Python language reference")
     option("--model", type=pathlib.Path, help="another GGUF file of this architecture")
     option("--out", type=pathlib.Path, default="quantised.out", help="folder of table and plot")
     option("--force", action="store_true", help="writes over a table that is there")
-    option("--seed", type=int, default=1, help="of the toy model")
+    option("--seed", type=int, default=1, help="of the toy model and of draws")
     args = parser.parse_args(argv)
     for name in ("tokens", "windows", "chunk", "decode"):
         if getattr(args, name) < 1:
             parser.error(f"--{name} is {getattr(args, name)}, wanted 1 or more")
     if args.generate < 0:
         parser.error(f"--generate is {args.generate}, wanted 0 or more")
+    if not 0 <= args.temperature < float("inf"):
+        parser.error(f"--temperature is {args.temperature}, wanted 0 or more")
+    if not 0 < args.top_p <= 1:
+        parser.error(f"--top-p is {args.top_p}, wanted more than 0 and at most 1")
+    if args.top_p < 1 and args.temperature == 0:
+        parser.error("--top-p needs a --temperature above 0")
     if args.tokens <= 2 * args.decode:
         parser.error(f"--tokens is {args.tokens}, wanted more than twice --decode")
     if args.text and not args.text.is_file():
@@ -283,12 +309,18 @@ def answers(llm: Model, there: dict[str, low_bits.Make], encode: Callable[[str],
             decode: Callable[[Tokens], str], args: Args, ctx: fovea.Context) -> str:
     """The same question over 16 bits and over 2."""
     prompt = encode(text.chat(args.prompt))
-    made = {name: answer(llm, there[name], prompt, args.generate, ctx)
-            for name in ("bf16", "kivi2")}
+    sample = {name: Sampler(args.temperature, 0, args.top_p, args.seed)
+              for name in ("bf16", "kivi2")}
+    made = {name: answer(llm, there[name], prompt, args.generate, draws, ctx)
+            for name, draws in sample.items()}
     alike = next((i for i, (a, b) in enumerate(zip(*made.values())) if a != b), args.generate)
-    parts = [f"\n{name}, {args.generate} tokens:\n{decode(tokens)}\n"
+    parts = [f"\n{name}, {args.generate} tokens, {sample[name]}:\n{decode(tokens)}\n"
              for name, tokens in made.items()]
-    return "".join([*parts, f"\nThe first {alike} tokens are the same.\n"])
+    parts.append(f"\nThe first {alike} tokens are the same.\n")
+    for name, tokens in made.items():
+        told = ", ".join(f"{x:.2f}" for x in quarters_of(llm, prompt, tokens, ctx))
+        parts.append(f"{name}: perplexity over 16 bits of each quarter: {told}\n")
+    return "".join(parts)
 
 
 if __name__ == "__main__":

@@ -88,9 +88,30 @@ def test_files(made):
     table = (out / "quantised.md").read_text()
     assert "a random toy model, 1 x 200 tokens" in table and "i4 emulated" in table
     told = (out / "quantised.txt").read_text(encoding="latin-1")
-    assert "bf16, 4 tokens:" in told and "kivi2, 4 tokens:" in told
+    assert "bf16, 4 tokens, greedy:" in told and "kivi2, 4 tokens, greedy:" in told
     with pytest.raises(SystemExit):
         quantised.main([*SMALL, "--out", str(out)])  # there already
+
+
+def test_draws_are_those_of_the_seed(tmp_path):
+    told = []
+    for name, seed in (("a", "3"), ("b", "3"), ("c", "4")):
+        options = ["--which", "bf16", "--generate", "12", "--temperature", "1", "--seed", seed]
+        quantised.main([*SMALL, *options, "--out", str(tmp_path / name)])
+        told.append((tmp_path / name / "quantised.txt").read_bytes())
+    assert told[0] == told[1] != told[2]
+    assert b"kivi2, 12 tokens, temperature 1.0, seed 3:" in told[0]
+
+
+def test_quarters_are_of_the_answer_alone():
+    toy = quantised.Toy(1)
+    prompt, made = toy.encode("a prompt"), toy.encode("what follows " * 14)
+    with fovea.Context("host", threads=1) as ctx:
+        found = quantised.quarters_of(toy.model, prompt, made, ctx)
+        attention = low_bits.caches()["bf16"](toy.config, 256, ctx)
+        p = quantised.feed(toy.model, attention, prompt + made, 0)
+    loss = -p[np.arange(len(prompt) - 1, len(p) - 1), made]
+    assert found == pytest.approx([np.exp(x.mean()) for x in np.array_split(loss, 4)], rel=0.02)
 
 
 def test_some_alone(tmp_path):
@@ -105,6 +126,9 @@ def test_some_alone(tmp_path):
         (["--tokens", "0"], "--tokens is 0, wanted 1 or more"),
         (["--tokens", "5"], "--tokens is 5, wanted more than twice --decode"),
         (["--generate", "-1"], "--generate is -1, wanted 0 or more"),
+        (["--temperature", "-1"], "--temperature is -1.0, wanted 0 or more"),
+        (["--temperature", "1", "--top-p", "0"], "--top-p is 0.0, wanted more than 0 and at most 1"),
+        (["--top-p", "0.5"], "--top-p needs a --temperature above 0"),
         (["--text", "no/such"], "--text no/such: no such file"),
         (["--which", "kivi3"], "--which has kivi3, wanted some of bf16, e4m3, i8, kivi2"),
         (["--tokens", "9000000"], "windows of 9000000 tokens are more than"),
