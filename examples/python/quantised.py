@@ -194,14 +194,12 @@ def answer(llm: Model, make: low_bits.Make, prompt: Tokens, count: int, sample: 
 
 def quarters_of(llm: Model, prompt: Tokens, made: Tokens, ctx: fovea.Context) -> list[float]:
     """Perplexity of each quarter of an answer, read over 16 bits."""
-    tokens = [*prompt, *made]
-    attention = PagedAttention(llm.config, len(tokens), ctx, "bf16")
+    read, follow = [*prompt, *made][:-1], np.array([*prompt, *made][1:])
+    attention = PagedAttention(llm.config, len(read), ctx, "bf16")
     loss = list[float]()
-    for i in range(0, len(tokens) - 1, READ_AT_ONCE):
-        there = tokens[i:min(i + READ_AT_ONCE, len(tokens) - 1)]
-        found = log_p(llm.forward(there, attention, every=True))
-        follow = np.array(tokens[i + 1:i + 1 + len(there)])
-        loss += [-float(x) for x in np.take_along_axis(found, follow[:, None], 1)[:, 0]]
+    for i in range(0, len(read), READ_AT_ONCE):
+        p = log_p(llm.forward(read[i:i + READ_AT_ONCE], attention, every=True))
+        loss += [-float(x) for x in p[np.arange(len(p)), follow[i:i + len(p)]]]
     return [float(np.exp(part.mean())) for part in np.array_split(loss[len(prompt) - 1:], QUARTERS)
             if part.size]
 
@@ -253,10 +251,10 @@ def arguments(argv: Sequence[str] | None) -> Args:
             parser.error(f"--{name} is {getattr(args, name)}, wanted 1 or more")
     if args.generate < 0:
         parser.error(f"--generate is {args.generate}, wanted 0 or more")
-    if not 0 <= args.temperature < float("inf"):
-        parser.error(f"--temperature is {args.temperature}, wanted 0 or more")
-    if not 0 < args.top_p <= 1:
-        parser.error(f"--top-p is {args.top_p}, wanted more than 0 and at most 1")
+    try:
+        Sampler(args.temperature, 0, args.top_p, args.seed)
+    except ValueError as why:
+        parser.error(f"--{why}".replace("_", "-"))
     if args.top_p < 1 and args.temperature == 0:
         parser.error("--top-p needs a --temperature above 0")
     if args.tokens <= 2 * args.decode:

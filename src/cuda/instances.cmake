@@ -139,8 +139,9 @@ function(fovea_stamp_instances table)
     configure_file(src/instance.cu.in ${_file} @ONLY)
     if(arch STREQUAL sm90)
       list(APPEND _hopper_files ${_file})
-      # What tools/instances.py asks of f16 it has asked of bf16: the same code but for a conversion.
-      if(FOVEA_FAST_OPTIONS AND _group MATCHES "_f16_")
+      # tools/instances.py judges f16 by its bf16 twin: the same code but for a conversion.
+      string(REPLACE "_f16_" "_bf16_" _twin ${_group})
+      if(FOVEA_FAST_OPTIONS AND NOT _twin STREQUAL _group AND _twin IN_LIST _groups)
         set_source_files_properties(${_file} PROPERTIES COMPILE_OPTIONS "${FOVEA_FAST_OPTIONS}")
       endif()
     elseif(_once AND NOT _group MATCHES "^sm89|_e4m3_")

@@ -128,6 +128,7 @@ def test_some_alone(tmp_path):
         (["--generate", "-1"], "--generate is -1, wanted 0 or more"),
         (["--temperature", "-1"], "--temperature is -1.0, wanted 0 or more"),
         (["--temperature", "1", "--top-p", "0"], "--top-p is 0.0, wanted more than 0 and at most 1"),
+        (["--seed", "-1"], "--seed is -1, wanted 0 or more"),
         (["--top-p", "0.5"], "--top-p needs a --temperature above 0"),
         (["--text", "no/such"], "--text no/such: no such file"),
         (["--which", "kivi3"], "--which has kivi3, wanted some of bf16, e4m3, i8, kivi2"),
