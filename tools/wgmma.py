@@ -80,7 +80,8 @@ def main():
     for dtype, kind in INTEGER_TYPES.items():
         for n in BYTE_WIDTHS:
             text += f"template <>\nstruct Wgmma<{dtype}, {n}> {{\n"
-            text += member("ss", n, kind, INTEGER_MEMBER) + "};\n"
+            text += member("ss", n, kind, INTEGER_MEMBER)
+            text += member("rs", n, kind, INTEGER_MEMBER) + "};\n"
     target = pathlib.Path(sys.argv[1])
     if not target.exists() or target.read_text() != text:
         target.parent.mkdir(parents=True, exist_ok=True)

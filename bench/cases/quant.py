@@ -15,9 +15,11 @@ from .base import turned, unrecorded
 @dataclasses.dataclass(frozen=True)
 class Quant(Prefill):
     """FP8 forward over codes made beforehand, or with `quantising` from bf16 tensors in every call.
-    `sage`: SageAttention2, q and k in i8 with scales of threads, less the mean of k.  The peer
-    attends to these tensors in bf16, or (`product`) multiplies 8-bit matrices, the machine's limit:
-    as many flops, nothing compared."""
+    `sage`: SageAttention2, q and k in i8 with scales of threads, less the mean of k.  `sagebwd`:
+    q, k, v and weights in i8 with scales of blocks of 64, k less its mean.  `page`: keys in pages
+    of as many tokens, in any order, with one scale of v (and e4m3's k) a head.  The peer attends
+    to these tensors in bf16, or (`product`) multiplies 8-bit matrices, the machine's limit: as many
+    flops, nothing compared."""
 
     b: int
     h: int
@@ -27,6 +29,8 @@ class Quant(Prefill):
     quantising: bool = False
     product: bool = False
     sage: bool = False
+    sagebwd: bool = False
+    page: int = 0
     family = "quant"
 
     @property
@@ -39,7 +43,8 @@ class Quant(Prefill):
 
     def words(self):
         yield from super().words()
-        yield "sage2" if self.sage else "e4m3"
+        yield "sage2" if self.sage else "sagebwd" if self.sagebwd else "e4m3"
+        yield f"page{self.page}" if self.page else None
         yield "quantising" if self.quantising else None
         yield "of_product" if self.product else None
 
@@ -53,7 +58,9 @@ class Quant(Prefill):
         ours = turned(*theirs)
         o = torch.empty_like(ours[0])
         order = {"code_order": "v_perm16"}
-        columns = (self.n + 127) // 128 * 128
+        if self.page:  # a pool: one row of tokens
+            ours = [ours[0], *(x.reshape(1, -1, self.h, self.d) for x in ours[1:])]
+        columns = (ours[2].shape[1] + 127) // 128 * 128
 
         def sage():
             def integers(x, group, block, parts, **smooth):
@@ -63,7 +70,7 @@ class Quant(Prefill):
                     code=torch.empty_like(x, dtype=torch.int8),
                     group=group,
                     block=block,
-                    n=parts * -(-self.n // block),
+                    n=parts * -(-x.shape[1] // block),
                     **smooth,
                 )
 
@@ -79,9 +86,24 @@ class Quant(Prefill):
             blocks = {"q_block": 16, "k_block": 128, "p_format": "e4m3_448"}
             return (q, k), {"v_t": v_t, "q_plain": ours[0], **scales, **groups, **blocks}
 
+        def sagebwd():
+            blocks = {"block": 64, "n": -(-self.n // 64)}
+            to = [torch.empty_like(x, dtype=torch.int8) for x in ours[:2]]
+            v_to = torch.empty(self.b, self.h, self.d, columns, dtype=torch.int8, device=device)
+            q, q_scale = fovea.quant_quantize(ctx, ours[0], code=to[0], **blocks)
+            k, k_scale, mean = fovea.quant_quantize(
+                ctx, ours[1], code=to[1], smooth="sequence", mean=True, means=1, **blocks
+            )
+            v_t, v_scale = fovea.quant_quantize(ctx, ours[2], code_t=v_to, **blocks, **order)
+            scales = {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale, "k_mean": mean}
+            form = {"q_block": 64, "k_block": 64, "v_block": 64, "p_format": "i8"}
+            return (q, k), {"v_t": v_t, "q_plain": ours[0], "accumulate": "f32", **scales, **form}
+
         def codes():
             if self.sage:
                 return sage()
+            if self.sagebwd:
+                return sagebwd()
             (q, q_scale), (k, k_scale) = (
                 fovea.quant_quantize(ctx, x, code=True, n=1) for x in ours[:2]
             )
@@ -91,7 +113,11 @@ class Quant(Prefill):
             scales = {"q_scale": q_scale, "k_scale": k_scale, "v_scale": v_scale}
             return (q, k), {"v_t": v_t, **scales}
 
-        made = codes()
+        if self.page:
+            places = normal(columns // self.page, dtype=torch.float32).argsort()
+            made = self.scattered(*codes(), places)
+        else:
+            made = codes()
 
         def forward():
             inputs, more = codes() if self.quantising else made
@@ -100,6 +126,26 @@ class Quant(Prefill):
 
         peer = unrecorded(lambda: sdpa(*theirs, is_causal=self.causal))
         return forward, self.multiply(normal, device) if self.product else peer
+
+    def scattered(self, inputs, more, places):
+        """The codes of one row of tokens as pages of a pool: number i at places[i]."""
+        q, k = inputs
+        pool, order = len(places), places.argsort()
+
+        def pages(x, axis, columns=0):
+            parts = x.view(torch.uint8 if x.itemsize == 1 else x.dtype).unflatten(axis, (pool, -1))
+            parts = parts.movedim(axis, 0).squeeze(1)[order]
+            spare = max(0, columns - parts.shape[-1])
+            return torch.nn.functional.pad(parts, (0, spare)).view(x.dtype)
+
+        more = {name: x for name, x in more.items() if name not in ("q_plain", "k_mean")}
+        columns = (self.page + 127) // 128 * 128
+        more["v_t"] = pages(more["v_t"], 3, columns)
+        for name in ("k_scale", "v_scale"):
+            of_tokens = name == "k_scale" and self.sage
+            more[name] = pages(more[name], 2) if of_tokens else more[name].expand(pool, -1, -1)
+        more["page_table"] = places.reshape(self.b, -1).int()
+        return (q, pages(k, 1)), more
 
     def multiply(self, normal, device):
         side = 8192
@@ -167,7 +213,7 @@ class Training(Prefill):
 
 
 def host():
-    yield Quant(1, 8, 1024, 64)
+    yield from (Quant(1, 8, 1024, 64, page=page) for page in (0, 64))
 
 
 def cuda():
@@ -175,10 +221,14 @@ def cuda():
         yield from (Quant(b, 16, n, 128, causal) for causal in (False, True))
         yield from (Quant(b, 16, n, 128, quantising=x, product=True) for x in (False, True))
         yield from (Quant(b, 16, n, 128, causal, sage=True) for causal in (False, True))
+        yield from (Quant(b, 16, n, 128, True, sage=x, page=128) for x in (False, True))
+        yield from (Quant(b, 16, n, 128, True, page=page) for page in (64, 32, 16))
         for x in (False, True):
             yield Quant(b, 16, n, 128, quantising=x, product=True, sage=True)
+    for h, d in ((32, 64), (16, 128)):
+        yield from (Quant(1, h, 16384, d, causal, sagebwd=True) for causal in (False, True))
     for h, d in ((32, 64), (8, 256)):
-        yield Quant(4, h, 4096, d)
+        yield from (Quant(4, h, 4096, d, page=page) for page in (0, 64, 16))
     for h, d in ((32, 64), (16, 128)):
         yield from (Training(1, h, 16384, d, True, both) for both in (False, True))
     yield Training(1, 16, 16384, 128)

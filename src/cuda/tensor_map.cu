@@ -71,7 +71,11 @@ bool make_map(const MapOf& of, CUtensorMap& map) {
                   {of.batch, stride[0], 1}};
   int rank = 4;
   if (of.heads > 1) std::swap(axes[1], axes[2]);
-  if (of.interleave != Interleave::none) {
+  if (of.interleave == Interleave::runs) {
+    axes[4] = axes[3], axes[3] = axes[2];
+    axes[2] = {of.column / 16, 16, of.columns / 16}, axes[0] = {16, 1, 16};
+    rank = 5;
+  } else if (of.interleave != Interleave::none) {
     const int64_t panels = of.column / of.columns, octets = of.row / 8;
     const bool as_panels = of.interleave == Interleave::heads_as_panels;
     axes[0] = {of.columns, 1, of.columns};
@@ -90,9 +94,11 @@ bool make_map(const MapOf& of, CUtensorMap& map) {
     if (i > 0) strides[i - 1] = static_cast<cuuint64_t>(axis.extent > 1 ? axis.stride * size : 16);
     box[i] = static_cast<cuuint32_t>(axis.box), step[i] = 1;
   }
+  const CUtensorMapSwizzle swizzle = of.interleave == Interleave::runs ? CU_TENSOR_MAP_SWIZZLE_NONE
+                                     : of.columns * size == 64         ? CU_TENSOR_MAP_SWIZZLE_64B
+                                                                       : CU_TENSOR_MAP_SWIZZLE_128B;
   return encode()(&map, type_of(of.dtype), static_cast<cuuint32_t>(rank), of.tensor.data, extents,
-                  strides, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                  of.columns * size == 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
+                  strides, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
                   CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }

@@ -11,9 +11,11 @@ namespace fovea::cuda {
 // A box with all columns of a head, eight rows of a panel at a time (interleaved tiles of
 // tile/layout.cuh).  Its coordinates are (0, 0, panel, octet of rows, batch).  TMA allows no sixth,
 // so heads must follow one another as panels or as octets do.
-enum class Interleave { none, heads_as_panels, heads_as_octets };
+// runs: a box is runs of 16 columns, all rows of a run side by side and not swizzled.  Its
+// coordinates are (0, 0, run, head, batch).
+enum class Interleave { none, heads_as_panels, heads_as_octets, runs };
 
-// A (batch, row, head, column) tensor of f16, bf16 or e4m3 as boxes of `rows` rows x `heads` heads
+// A (batch, row, head, column) tensor of f16, bf16 or bytes as boxes of `rows` rows x `heads` heads
 // x `columns` columns, swizzled over a box row's 64 or 128 bytes.  Elements outside read as zero.
 // Coordinates: (column, row, head, batch), with more than one head (column, head, row, batch).
 struct MapOf {

@@ -184,9 +184,9 @@ class KvBuild {
     const double y = of * (0.7 + 0.3 * std::abs(of));
     return format_ == 2 ? 2 * y / std::sqrt(static_cast<double>(width)) : y;
   }
-  // Every third entry is unused.
+  // The last ones of some tokens are unused.
   double entry(const int64_t* i, int64_t outliers, int64_t columns, double normal) const {
-    if ((i[1] + i[2]) % 3 == 2) return 65535;
+    if (i[2] >= outliers - (i[0] + i[1]) % 3) return 65535;
     uint8_t bytes[2];
     oracle::encode(FOVEA_F16, normal, bytes);
     const auto column = static_cast<uint32_t>(i[2] * columns / outliers + i[1] % 2);

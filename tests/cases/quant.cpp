@@ -32,13 +32,16 @@ std::string name_of(const QuantForwardCase& c) {
       {c.v_mean, "_v_mean"},    {c.zeros, "_zeros"},
       {c.constant, "_constant"}};
   for (const auto& flag : flags) name += flag.first ? flag.second : "";
+  if (c.v_block != 64) name += number("_v_block", c.v_block);
   if (c.list_rows)
     name += number("/list", c.list_rows) + number("x", c.list_keys) + number("_keep", c.keep) +
             number("_x", c.x) + (c.counts ? "_counts" : "") + (c.ascends ? "_ascending" : "");
   if (c.entry_keys) name += number("_entry", c.entry_keys);
   if (c.margin > 0) name += number("_margin", static_cast<int64_t>(10 * c.margin));
   if (c.where != Where::batched) name += std::string("_") + kWhereNames[static_cast<int>(c.where)];
-  if (c.page) name += std::to_string(c.page) + (c.packed ? "_packed" : "");
+  if (c.page)
+    name += std::to_string(c.page) + (c.packed ? "_packed" : "") + (c.one_k ? "_one_k" : "") +
+            (c.one_v ? "_one_v" : "");
   if (c.lay != Lay::contiguous)
     name += std::string("_") + harness::kLayNames[static_cast<int>(c.lay)];
   return name + (c.note.empty() ? "" : "_" + c.note);
@@ -250,7 +253,14 @@ class QuantForwardBuild {
                 0,
                 0};
       case Method::sagebwd:
-        return {FOVEA_P_FORMAT_I8, FOVEA_ACCUMULATE_F32, block, block, block, q, k, 64};
+        return {FOVEA_P_FORMAT_I8,
+                FOVEA_ACCUMULATE_F32,
+                block,
+                block,
+                block,
+                q,
+                k,
+                static_cast<int32_t>(c_.v_block)};
       case Method::tokens:
         return {FOVEA_P_FORMAT_HALF, FOVEA_ACCUMULATE_F32, token, token, block, 0, 0, 0};
       case Method::blocks:
@@ -260,6 +270,15 @@ class QuantForwardBuild {
     }
   }
 
+  // Of rows of k and v; `one`: it stands once for all of them.
+  size_t add_of_rows(Call& call, const char* name, fovea_tensor& slot, int dtype,
+                     const Shape& shape, bool one) {
+    if (!one) return call.add(name, slot, Role::in, dtype, shape);
+    fovea_tensor x = fovea_contiguous(nullptr, static_cast<fovea_dtype>(dtype),
+                                      static_cast<int>(shape.size()), shape.data());
+    x.stride[0] = 0;
+    return call.add_strided(name, slot, Role::in, x);
+  }
   int64_t scale_count(int group, int64_t block, int64_t tokens, int64_t columns,
                       bool rows = false) const {
     const bool packed = packed_ || (rows && rows_packed_);
@@ -285,11 +304,11 @@ class QuantForwardBuild {
     }
   }
   void scale(Call& call, const char* name, fovea_tensor& slot, int64_t b, int64_t heads,
-             int64_t count, int group, double base, bool key = false) {
+             int64_t count, int group, double base, bool key = false, bool one = false) {
     const bool small = group >= FOVEA_SCALE_GROUP_MICRO16;
     const bool ue8m0 = group == FOVEA_SCALE_GROUP_MICRO32 || group == FOVEA_SCALE_GROUP_MICRO32_T;
     const int dtype = !small ? FOVEA_F32 : ue8m0 ? FOVEA_U8 : FOVEA_E4M3;
-    const size_t field = call.add(name, slot, Role::in, dtype, {b, heads, count});
+    const size_t field = add_of_rows(call, name, slot, dtype, {b, heads, count}, one);
     if (&slot != &p_->q_scale) of_rows_.push_back(field);
     call.fill(field, [&](const int64_t* i) -> double {
       const double u = random_.uniform(n_++);
@@ -309,10 +328,10 @@ class QuantForwardBuild {
     scale(call, "q_scale", p_->q_scale, b_, c_.h, scale_count(x.q_group, x.q_block, s_, c_.d, true),
           x.q_group, base);
     scale(call, "k_scale", p_->k_scale, key_b_, c_.g, scale_count(x.k_group, x.k_block, t_, c_.d),
-          x.k_group, base, true);
+          x.k_group, base, true, c_.one_k);
     if (value_dtype() == FOVEA_F16) return;
     scale(call, "v_scale", p_->v_scale, key_b_, c_.g, scale_count(x.v_group, x.v_block, t_, c_.e),
-          x.v_group, 0.02);
+          x.v_group, 0.02, false, c_.one_v);
   }
 
   void means(Call& call) {
@@ -324,7 +343,9 @@ class QuantForwardBuild {
       fill(field, spread), of_rows_.push_back(field);
     };
     if (c_.k_mean)
-      of_rows(call.add("k_mean", p_->k_mean, Role::in, FOVEA_F32, {key_b_, c_.g, means, c_.d}), 2);
+      of_rows(
+          add_of_rows(call, "k_mean", p_->k_mean, FOVEA_F32, {key_b_, c_.g, means, c_.d}, c_.one_v),
+          2);
     if (c_.q_plain)
       fill(call.add("q_plain", p_->q_plain, Role::in, c_.o_dtype, {b_, s_, c_.h, c_.d}), 1);
     if (c_.v_mean)
@@ -346,11 +367,11 @@ class QuantForwardBuild {
     call.fill(call.add("q_scale", p_->q_scale, Role::in, FOVEA_F32,
                        {b_, c_.h, entries_of(packed_ || rows_packed_, s_, c_.b, p_->q_block)}),
               scale(0.5));
-    call.fill(call.add("k_scale", p_->k_scale, Role::in, FOVEA_F32,
-                       {key_b_, c_.g, entries_of(packed_, t_, c_.b, p_->k_block)}),
+    call.fill(add_of_rows(call, "k_scale", p_->k_scale, FOVEA_F32,
+                          {key_b_, c_.g, entries_of(packed_, t_, c_.b, p_->k_block)}, c_.one_k),
               scale(0.5));
-    call.fill(call.add("v_scale", p_->v_scale, Role::in, FOVEA_F32,
-                       {key_b_, c_.g, entries_of(packed_, t_, c_.b, 0)}),
+    call.fill(add_of_rows(call, "v_scale", p_->v_scale, FOVEA_F32,
+                          {key_b_, c_.g, entries_of(packed_, t_, c_.b, 0)}, c_.one_v),
               scale(0.01));
   }
 
@@ -483,6 +504,45 @@ std::vector<QuantForwardCase> quant_integer_rows() {
     many.b = 9, many.h = 16, many.g = 4, many.s = 10, many.t = 140, many.where = Where::varlen;
     many.causal = true, many.o_dtype = FOVEA_BF16, many.q_plain = true;
     rows.push_back(many);
+  }
+  return rows;
+}
+
+// Of the tuned kernels of i8 alone: every row of quant/forward_integer.inc.  Those of sm_80 have
+// blocks of no power of two on Hopper.
+std::vector<QuantForwardCase> quant_run_rows() {
+  std::vector<QuantForwardCase> rows;
+  for (int64_t d : {64, 128}) {
+    QuantForwardCase first;
+    first.note = "tuned", first.method = Method::sagebwd, first.q_block = first.k_block = 64;
+    first.d = first.e = d, first.b = 1, first.s = 200, first.t = 430, first.h = 2, first.g = 1;
+    first.o_dtype = FOVEA_BF16;
+    rows.push_back(first);
+    QuantForwardCase c = first;
+    c.causal = c.k_mean = c.q_plain = true, c.o_dtype = FOVEA_F16;
+    rows.push_back(c);
+    c.s = 330, c.t = 200, c.q_plain = false, c.k_block = 128, c.v_block = 0;  // rows without keys
+    rows.push_back(c);
+    c.causal = false, c.left = 100, c.right = 30, c.o_dtype = FOVEA_F32, c.s = 200, c.t = 430;
+    c.q_block = 0, c.k_block = 0, c.v_block = 256, c.lse = false;
+    rows.push_back(c);
+    c = first;
+    c.where = Where::varlen, c.b = 3, c.s = 90, c.zeros = true;
+    rows.push_back(c);
+    c.where = Where::lengths, c.causal = c.sink_logit = true, c.q_block = 16;
+    rows.push_back(c);
+    c.where = Where::batched, c.zeros = false, c.constant = true, c.lay = Lay::head_first;
+    rows.push_back(c);
+    // A factor so large that a run has one weight; one key; many tiles; many items.
+    c = first;
+    c.s = 70, c.t = 130, c.scale = 3e5f;
+    rows.push_back(c);
+    c.t = 1, c.scale = 0;
+    rows.push_back(c);
+    c.s = 5, c.t = 9000, c.h = 1, c.k_mean = true;
+    rows.push_back(c);
+    c.b = 9, c.h = 16, c.g = 4, c.s = 10, c.t = 140, c.where = Where::varlen, c.causal = true;
+    rows.push_back(c);
   }
   return rows;
 }
@@ -622,6 +682,91 @@ std::vector<QuantForwardCase> quant_paged_rows() {
   return rows;
 }
 
+// Of the tuned kernels over pages: every row of quant/paged.inc.
+std::vector<QuantForwardCase> quant_tuned_paged_rows() {
+  std::vector<QuantForwardCase> rows;
+  const auto add = [&](const QuantForwardCase& c, int64_t page) {
+    rows.push_back(c), rows.back().page = page;
+  };
+  for (int64_t d : {64, 128, 256}) {
+    QuantForwardCase all;
+    all.note = "tuned", all.where = Where::paged, all.one_v = true;
+    all.d = all.e = d, all.b = 2, all.s = 140, all.t = 430, all.h = 2, all.g = 1;
+    QuantForwardCase c = all;
+    c.one_k = true, c.o_dtype = FOVEA_BF16;
+    add(c, 128);
+    c.causal = true, c.one_k = false, c.o_dtype = FOVEA_F16;
+    add(c, 64);
+    c.s = 270, c.t = 200, c.scales = Scales::block, c.q_block = 64;  // rows that see nothing
+    add(c, 256);
+    c.causal = false, c.left = 100, c.right = 30, c.s = 140, c.t = 430, c.k_block = 64;
+    c.o_dtype = FOVEA_F32;
+    add(c, 192);
+    // One sequence without keys, packed rows.
+    c.left = c.right = 0, c.b = 4, c.s = 70, c.packed = c.causal = c.sink_logit = true;
+    c.k_block = 128, c.h = 4, c.g = 2;
+    add(c, 128);
+    c = all, c.scales = Scales::none, c.lay = Lay::head_first, c.lse = false;
+    add(c, 64);
+    c = all, c.b = 1, c.s = 5, c.t = 9000, c.h = 1;  // more pages than a warp looks up at once
+    add(c, 64);
+    c = all, c.method = Method::sage2, c.q_block = 16, c.o_dtype = FOVEA_BF16;
+    add(c, 128);
+    c.causal = c.k_mean = true, c.k_block = 64, c.o_dtype = FOVEA_F16;
+    add(c, 64);
+    c.b = 4, c.s = 70, c.packed = c.sink_logit = true, c.method = Method::sage2pp;
+    add(c, 192);
+    c = all, c.method = Method::blocks, c.q_block = c.k_block = 0, c.one_k = true;
+    add(c, 256);
+    // Keys of a tail that is less than a thread's first key.
+    for (int64_t t : {1, 65, 193}) {
+      QuantForwardCase tail = all;
+      tail.method = Method::sage2, tail.b = tail.h = 1, tail.s = 3, tail.t = t;
+      tail.q_block = 16, tail.k_block = 64;
+      add(tail, 128);
+    }
+  }
+  return rows;
+}
+
+// Of the tuned kernels over small pages: every row of quant/page_runs.inc.
+std::vector<QuantForwardCase> quant_tuned_run_rows() {
+  std::vector<QuantForwardCase> rows;
+  for (int64_t d : {64, 128, 256}) {
+    QuantForwardCase all;
+    all.note = "tuned", all.where = Where::paged, all.one_k = all.one_v = true;
+    all.d = all.e = d, all.b = 2, all.s = 140, all.t = 330, all.h = 2, all.g = 1;
+    QuantForwardCase c = all;
+    c.page = 16, c.o_dtype = FOVEA_BF16;
+    rows.push_back(c);
+    c.page = 32, c.causal = true, c.o_dtype = FOVEA_F16;
+    rows.push_back(c);
+    c.page = 48, c.b = 4, c.s = 70, c.packed = c.sink_logit = true, c.h = 4, c.g = 2;
+    rows.push_back(c);
+    c = all, c.page = 96, c.left = 100, c.right = 30, c.lay = Lay::head_first;
+    rows.push_back(c);
+    c = all, c.page = 16, c.scales = Scales::none, c.b = 1, c.s = 5, c.t = 3000, c.h = 1;
+    rows.push_back(c);
+  }
+  return rows;
+}
+
+// Of the tuned kernels: rows of a cache, one sequence without.
+std::vector<QuantForwardCase> quant_tuned_row_rows() {
+  std::vector<QuantForwardCase> rows;
+  QuantForwardCase c;
+  c.note = "tuned", c.where = Where::cache_row, c.b = 4, c.s = 70, c.t = 200, c.d = c.e = 128;
+  c.h = 2, c.g = 1, c.causal = true;
+  rows.push_back(c);
+  c.method = Method::sage2, c.k_mean = c.q_plain = true, c.q_block = 16, c.k_block = 64;
+  rows.push_back(c);
+  rows.push_back(c);
+  rows.back().method = Method::sagebwd, rows.back().q_block = 64;
+  c.list_rows = 128, c.keep = 4, c.ascends = true, c.q_plain = false;
+  rows.push_back(c);
+  return rows;
+}
+
 std::vector<harness::Case> quant_forward_cases() {
   std::vector<harness::Case> cases;
   const auto add = [&](const QuantForwardCase& c, std::string kernel = "", bool tiny = false) {
@@ -651,6 +796,12 @@ std::vector<harness::Case> quant_forward_cases() {
   }
   for (const QuantForwardCase& c : quant_tuned_rows()) add(c, "sm90.d" + std::to_string(c.d));
   for (const QuantForwardCase& c : quant_integer_rows()) add(c, "sm90_i8.d" + std::to_string(c.d));
+  for (QuantForwardCase c : quant_run_rows()) {
+    add(c, "sm90_integer.d" + std::to_string(c.d));
+    if (c.q_block != 64 || c.k_block != 64 || c.t != 430) continue;
+    c.k_block = 192, c.zeros = false, c.note = "block192_tuned";
+    add(c, "sm80_i8.d" + std::to_string(c.d));
+  }
   for (const QuantForwardCase& c : quant_method_rows()) add(c);
   QuantForwardCase c;
   c.note = "tuned", c.s = 70, c.t = 300, c.d = 80, c.e = 72, c.scales = Scales::block;
@@ -669,6 +820,19 @@ std::vector<harness::Case> quant_forward_cases() {
   for (const QuantForwardCase& list : quant_tuned_list_rows())
     add(list, "sm90_i8.lists.d" + std::to_string(list.d));
   for (const QuantForwardCase& paged : quant_paged_rows()) add(paged);
+  const auto kind = [](const QuantForwardCase& tuned) {
+    return std::string(tuned.method == Method::fa3       ? "sm90"
+                       : tuned.method == Method::sagebwd ? "sm90_integer"
+                                                         : "sm90_i8") +
+           (tuned.list_rows   ? ".lists"
+            : !tuned.page     ? ""
+            : tuned.page % 64 ? ".runs"
+                              : ".pages") +
+           ".d" + std::to_string(tuned.d);
+  };
+  for (const QuantForwardCase& tuned : quant_tuned_paged_rows()) add(tuned, kind(tuned));
+  for (const QuantForwardCase& tuned : quant_tuned_run_rows()) add(tuned, kind(tuned));
+  for (const QuantForwardCase& tuned : quant_tuned_row_rows()) add(tuned, kind(tuned));
   c.note = "small", c.h = 2, c.g = 1, c.list_rows = 2, c.keep = 2, c.margin = 1;
   add(c, "", true);
   return cases;

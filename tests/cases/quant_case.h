@@ -47,7 +47,7 @@ struct QuantForwardCase {
   int o_dtype = FOVEA_F32;
   bool causal = false, transposed = true, permuted = true, lse = true, softcap = false,
        sink_logit = false;
-  int64_t left = 0, right = 0, q_block = 128, k_block = 128;
+  int64_t left = 0, right = 0, q_block = 128, k_block = 128, v_block = 64;  // v_block: of sagebwd
   Scales scales = Scales::head;
   Method method = Method::fa3;
   // q_plain: with k_mean.  zeros: a block of k and its scale hold nothing; constant: all of k.
@@ -56,6 +56,8 @@ struct QuantForwardCase {
   Where where = Where::batched;
   int64_t page = 0;     // of Where::paged
   bool packed = false;  // with Where::paged: rows are packed
+  // Pages share the scale of k; that of v, and the mean of k.
+  bool one_k = false, one_v = false;
   Lay lay = Lay::contiguous;
   float scale = 0;
   // Lists: keep places of blocks of list_keys keys, for list_rows rows of x heads; 0: none.

@@ -53,7 +53,7 @@ void add_integers(Table& all) {
     for (const std::string width : {"64", "128"}) {
       const std::string quantise = "quant_quantize.cuda.tile." + type + ".d" + width + "+";
       const std::string kernel =
-          quantise + quantise + quantise + "quant_forward.cuda.sm80_i8.d" + width;
+          quantise + quantise + quantise + "quant_forward.cuda.sm90_integer.d" + width;
       const std::string of =
           " code=1 v_code=1 q_block=64 k_block=64 v_block=64 p_format=3"
           " accumulate=1 q:" +
@@ -110,30 +110,46 @@ Table gradient_table() {
   return all;
 }
 
-// Every row of quantised/backward.inc for tensor cores, lengths off its tiles.
+// Every row of quantised/backward.inc for tensor cores, lengths off its tiles.  Hopper's kernel
+// takes no e that is an odd multiple of 8: such calls run by mma.sync on every device.
 void add_tensor_cores(Table& all) {
-  const auto add = [&](const std::string& words, const std::string& part, const char* width) {
+  const auto add = [&](const std::string& words, const std::string& part, const std::string& row) {
     const std::string type = part.substr(0, part.find('.')), of = " q:" + type + " o:" + type,
                       quantise = "quant_quantize.cuda." +
                                  (part.find(".d") < part.size() ? "tile." + part : "any." + part);
-    const std::string kernel =
-        quantise + "+" + quantise + "+x_quant_backward.cuda.sm80." + type + ".d" + width;
+    const std::string kernel = quantise + "+" + quantise + "+x_quant_backward.cuda." + row;
     all.kernel("tensor_cores", {words + of}, kernel.c_str());
   };
   for (const std::string type : {"f16", "bf16"}) {
+    const auto by_mma = [&](const char* width) { return "sm80." + type + ".d" + width; };
     for (const char* width : {"64", "128"}) {
-      const std::string d = width, wide = " d=" + d + " e=" + d;
+      const std::string d = width, wide = " d=" + d + " e=" + (d == "64" ? "56" : "120");
       const std::string part = type + ".d" + d;
-      add("b=2 s=70 t=140 h=4 g=2 causal=1 dq dk dv k_smooth=1" + wide, part, width);
-      add("b=1 s=150 t=300 query_start key_start h=2 g=1 dq dk dv" + wide, part, width);
-      add("b=1 s=130 t=257 h=2 g=2 window_left=40 window_right=9 dq dk dv" + wide, part, width);
+      add("b=2 s=70 t=140 h=4 g=2 causal=1 dq dk dv k_smooth=1" + wide, part, by_mma(width));
+      add("b=1 s=150 t=300 query_start key_start h=2 g=1 dq dk dv" + wide, part, by_mma(width));
+      add("b=1 s=130 t=257 h=2 g=2 window_left=40 window_right=9 dq dk dv" + wide, part,
+          by_mma(width));
     }
     add("b=1 s=160 t=310 query_start key_start query_max=50 key_max=200 h=3 g=1 d=64 e=40"
         " causal=1 dq dv k_smooth=1",
-        type + ".d64", "64");
-    add("b=2 s=100 t=30 h=2 g=2 d=64 e=104 causal=1 dk k_smooth=1", type + ".d64", "128");
-    add("b=1 s=65 t=200 h=2 g=1 d=48 e=64 window_left=3 causal=1 dq dk", type, "64");
-    add("b=1 s=64 t=128 h=1 g=1 d=112 e=8 scale=0.2 dv", type, "128");
+        type + ".d64", by_mma("64"));
+    add("b=2 s=100 t=30 h=2 g=2 d=64 e=104 causal=1 dk k_smooth=1", type + ".d64", by_mma("128"));
+    add("b=1 s=65 t=200 h=2 g=1 d=48 e=56 window_left=3 causal=1 dq dk", type, by_mma("64"));
+    add("b=1 s=64 t=128 h=1 g=1 d=112 e=8 scale=0.2 dv", type, by_mma("128"));
+
+    const std::string row = "sm90." + type + ".d128", wide = type + ".d128";
+    add("b=2 s=70 t=140 h=4 g=2 d=128 e=128 causal=1 dq dk dv k_smooth=1", wide, row);
+    add("b=1 s=257 t=130 h=2 g=1 d=128 e=128 dq dk dv", wide, row);
+    add("b=1 s=200 t=400 h=2 g=2 d=128 e=64 causal=1 dq dk dv", wide, row);
+    add("b=1 s=150 t=300 query_start key_start h=2 g=1 d=128 e=128 dq dk dv k_smooth=1", wide, row);
+    add("b=1 s=130 t=257 h=3 g=1 d=64 e=80 window_left=40 window_right=9 dq dk dv", type + ".d64",
+        row);
+    add("b=1 s=160 t=310 query_start key_start query_max=50 key_max=200 h=3 g=1 d=64 e=48"
+        " causal=1 dq dv k_smooth=1",
+        type + ".d64", row);
+    add("b=2 s=100 t=30 h=2 g=2 d=64 e=96 causal=1 dk k_smooth=1", type + ".d64", row);
+    add("b=1 s=65 t=200 h=2 g=1 d=48 e=64 window_left=3 causal=1 dq dk", type, row);
+    add("b=1 s=64 t=128 h=1 g=1 d=112 e=16 scale=0.2 dv", type, row);
   }
 }
 

@@ -64,13 +64,14 @@ bool integers(Filler& f, const Tensor& x) {
     f.put<uint32_t>(x, [&] { return static_cast<uint32_t>(f.random(0, UINT32_MAX)); });
     return true;
   }
-  // Whatever an entry names: no column twice, which the order of additions would tell.
+  // Sorted columns, none twice, then unused entries.
   if (f.is(x, {"k_outlier", "v_outlier"})) {
     const int64_t outliers = std::max<int64_t>(1, x.view.shape[2]);
-    int64_t n = 0;
+    int64_t n = 0, used = 0;
     f.put<uint32_t>(x, [&] {
-      const int64_t column = n++ % outliers * 7 + f.random(0, 6);
-      return static_cast<uint32_t>(f.random(0, 4) ? column : 65535) |
+      const int64_t at = n++ % outliers;
+      if (at == 0) used = f.random(0, outliers);
+      return static_cast<uint32_t>(at < used ? at * 7 + f.random(0, 6) : 65535) |
              static_cast<uint32_t>(f.random(0, 0x7bff)) << 16;
     });
     return true;

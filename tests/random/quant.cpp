@@ -55,6 +55,7 @@ constexpr Method kMethods[] = {
      FOVEA_U8, FOVEA_CODE_FORMAT_E2M1, FOVEA_SCALE_GROUP_MICRO16_T, FOVEA_P_FORMAT_E2M1_TWO},
     {FOVEA_U8, FOVEA_CODE_FORMAT_E2M1, FOVEA_SCALE_GROUP_MICRO32, FOVEA_SCALE_GROUP_MICRO32,
      FOVEA_U8, FOVEA_CODE_FORMAT_E2M1, FOVEA_SCALE_GROUP_MICRO32_T, FOVEA_P_FORMAT_E2M1_ONE},
+    {FOVEA_I8, 0, kBlock, kBlock, FOVEA_I8, 0, kBlock, FOVEA_P_FORMAT_I8},
 };
 const Method& method(Draw& d) {
   return kMethods[d.x("method")];
@@ -66,8 +67,8 @@ int scale_dtype(int group) {
 }
 
 void values(Draw& d) {
-  // FlashAttention-3 and SageAttention2 have kernels of their own.
-  d.x("method") = d.one_in(2) ? d.one_of({0, 3}) : d.below(8);
+  // FlashAttention-3, SageAttention2 and SageBwd have kernels of their own.
+  d.x("method") = d.one_in(2) ? d.one_of({0, 3, 8}) : d.below(9);
   const Method& m = method(d);
   d.wants("q", m.codes), d.wants("v", m.v_dtype), d.wants("v_t", m.v_dtype);
   d.drop("v"), d.drop("v_t");
@@ -165,14 +166,18 @@ void scales(Draw& d) {
     return d.has(scale) && group == kBlock ? d.one_of({0, 64, 128, 32}) : 0;
   };
   const int64_t q = block("q_scale", m.q_group), k = block("k_scale", m.k_group);
-  const int64_t v = m.v_dtype == FOVEA_I8 ? 0 : block("v_scale", m.v_group) % 128;
-  const bool v_blocks = m.v_group == kBlock && m.p_format == FOVEA_P_FORMAT_E4M3_448;
+  const int64_t v = block("v_scale", m.v_group) % 128;
+  const bool v_blocks = m.v_group == kBlock &&
+                        (m.p_format == FOVEA_P_FORMAT_E4M3_448 || m.p_format == FOVEA_P_FORMAT_I8);
   d.set("q_block", static_cast<int32_t>(q));
   d.set("k_block", static_cast<int32_t>(k));
   d.set("v_block", static_cast<int32_t>(v_blocks ? v : 0));
   const int64_t pack = m.code_format ? 2 : 1, v_pack = m.v_format ? 2 : 1;
   const bool rows = d.packed_rows(), keys = d.packed_keys();
-  if (d.has("page_table")) d.x("page") = d.one_of({1, 5, 16, 16, 48, 64, 64, 128, 128, 256});
+  if (d.has("page_table")) {
+    d.x("page") = d.one_of({1, 5, 16, 16, 48, 64, 64, 128, 128, 256});
+    if (d.one_in(4)) d.x("pool") = 1;  // its scales are one of all keys
+  }
   const int64_t s = d.x("s"), t = d.has("page_table") ? d.x("page") : d.x("t"), r = d.x("r");
   d.x("wide") = times(d.x("d"), pack);
   d.x("q_blocks") = scales_of(m.q_group, rows, s, r, q, d.x("wide"));

@@ -36,7 +36,8 @@
  *  n largest and n smallest y that are outside -1 .. 1.  n is half of the extent of v_outlier or
  *  k_outlier, rounded down.  NaN is largest.  Of equals the lower column over all heads is larger,
  *  head * width + column.  An entry has that column in its low 16 bits and f16(x - x') above, with
- *  NaN as 0x7fff.  Decode adds it to x'.  Entries are sorted by column; unused ones are 65535.
+ *  NaN as 0x7fff.  Decode adds it to x'.  Entries are sorted by column; unused ones, after all
+ *  others, are 65535.
  *  NaN has code 0 where it is neither an outlier nor in range or offset.
  *  The first `firsts` tokens are in k_first and v_first as they came, and have no codes.
  *
@@ -183,7 +184,8 @@ FOVEA_API fovea_status fovea_x_kv_append(fovea_context* ctx,
  *      format 0       no cos; rows of all tensors contiguous and 16-byte aligned, those of v_scale
  *                     and v_zero to their size
  *      formats 1, 2   cos and sin of all columns, not interleaved; rows of codes contiguous and
- *                     aligned to 4 * bits bytes (3 bits: 4); a token's outliers contiguous
+ *                     aligned to 16 bytes, those of 24 bytes to 8; a token's outliers contiguous,
+ *                     as many as shared memory holds (Hopper: some 250 of keys and of values)
  *  The host does in formats 0 and 3 for groups to 128, without cos.  Otherwise keys and values are
  *  formed in the workspace for attention_forward: d + e numbers a key head of each token that a
  *  sequence may have. */

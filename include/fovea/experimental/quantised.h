@@ -124,6 +124,7 @@ FOVEA_API fovea_status fovea_x_quantised_forward(
  *  no fields of them.  Limits: d and e are 1 .. 576.  On CUDA f16 and bf16 of up to 128 columns
  *  run on tensor cores, other calls in f32.
  *  Workspace: codes and scales of q and k, and their mean; on CUDA two numbers a row, more codes.
+ *  Hopper adds sums of dq in f32, 512 bytes for each row and head.
  *  Source: SageBwd (2505.11594), algorithm 3. */
 typedef struct fovea_x_quant_backward_params {
   size_t struct_size;       /**< sizeof(fovea_x_quant_backward_params) */

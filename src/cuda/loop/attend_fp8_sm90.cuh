@@ -10,6 +10,8 @@
 //   item without keys has one tile of each, of which nobody reads. Shared memory and barriers:
 //   Shared90, and the sums behind it.  Named barrier 1 + n is warpgroup n's own: it guards the
 //   values that were zeroed.
+// v of i8, whose products are summed in int32, has a consumer of its own: ops/quant/
+// forward_integer_sm90.cuh.
 // FlashAttention-3 (2407.08608), SageAttention2 (2411.10958).
 #pragma once
 #include <concepts>
@@ -49,12 +51,13 @@ struct ByteShape90 {
 //   beyond              v transposed goes on past the last key
 // Of lists, steps of 64-key blocks each somewhere (PartBoxes):
 //   key_at(step, column)  the key in a column; past every key where there is none
-template <class S>
-concept CodeSteps = requires(const S steps, int at) {
+// Of pages (PagePartBoxes) key_scales() has at(PagePart).
+template <class S, class Key>
+concept CodeSteps = requires(const S steps, int at, const Key& key) {
   { S::blocks } -> std::convertible_to<bool>;
   { S::dtype } -> std::convertible_to<int>;
   { steps.row_factor(at, at) } -> std::same_as<float>;
-  { steps.key_scales().at(at) } -> std::same_as<float>;
+  { steps.key_scales().at(key) } -> std::same_as<float>;
   { steps.value_factor(at) } -> std::same_as<float2>;
   { steps.column } -> std::convertible_to<int>;
   { steps.beyond } -> std::convertible_to<bool>;
@@ -94,6 +97,38 @@ struct StepKeys {
       return step * BN + part * kTileKeys;
   }
 };
+
+// Where every 64 keys of a step lie in pages, as the producer has written it.
+template <int Parts>
+struct PageParts {
+  const int* words;
+  int key;  // the first
+
+  __device__ PagePart operator[](int part) const {
+    return {words[part], words[Parts + part], key + part * kTileKeys};
+  }
+  // Bit n: part n has no page.
+  __device__ uint32_t absent() const {
+    uint32_t bits = 0;
+#pragma unroll
+    for (int part = 0; part < Parts; ++part)
+      bits |= static_cast<uint32_t>(words[part]) >> 31 << part;
+    return bits;
+  }
+};
+
+// Hides what is of absent parts of `Keys` keys.
+template <int Keys, int N, class T>
+__device__ inline void hide_parts(T (&x)[1][N][4], uint32_t absent, T hidden) {
+  constexpr int each = Keys / 8;
+#pragma unroll
+  for (int part = 0; part < N / each; ++part)
+#pragma unroll
+    for (int j = 0; j < each; ++j)
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        if (absent >> part & 1) x[0][part * each + j][c] = hidden;
+}
 
 // The factors of a tile's scores, one for all keys or one for every 64.  Those of keys are loaded
 // under products, a tile ahead but for lists, and found once the tile's own were waited for.
@@ -261,36 +296,35 @@ struct ByteLayout90 : SharedLayout90<Shape, Source, WindowMask> {
 template <class Shape, class Source>
 constexpr int byte_shared_bytes = ByteLayout90<Shape, Source>().bytes;
 
-// A consumer warpgroup.
+// What consumer warpgroups of codes have in common, each of 64 rows of a work item.
 template <class Shape, KeySource Source, class Epilogue>
-struct ByteConsumer90 {
-  static_assert(CodeSteps<typename Source::Steps>);
-  static constexpr int D = Shape::D, E = Shape::E, BN = Shape::BN, Run = Shape::Run;
+struct CodeConsumer90 {
+  // The keys of a step lie in pages, every 64 of them in one, or (runs) every 16.
+  static constexpr bool kPaged = requires { Source::template Boxes<Shape>::of_pages; };
+  static constexpr bool kRuns = requires { Source::template Boxes<Shape>::of_runs; };
+  static_assert(CodeSteps<typename Source::Steps, std::conditional_t<kPaged, PagePart, int>>);
+  static constexpr int D = Shape::D, E = Shape::E, BN = Shape::BN;
+  static constexpr int Dtype = Source::Steps::dtype;
   using TileQ = typename Shape::TileQ;
   using TileK = typename Shape::TileK;
   using TileV = typename Shape::TileV;
   using Shared = Shared90<Shape, Source, WindowMask>;
   using Slot = typename Shared::Slot;
   using KeyState = typename Shared::KeyState;
-  static constexpr ByteLayout90<Shape, Source> layout = ByteLayout90<Shape, Source>();
-  static_assert(layout.bytes <= Shape::shared_bytes);
-  static constexpr int Dtype = Source::Steps::dtype;
-  using Keys = StepKeys<BN, Slot>;
-  using Softmax = LiftedSoftmax<Dtype>;
   const typename Source::Call& call;
   const Attend& a;
   const Epilogue& epilogue;
   const Shared& shared;
   const int group;
-  float4* const sums = reinterpret_cast<float4*>(shared.base + layout.sums) + group * (64 * E / 4) +
-                       threadIdx.x % 128;
   const uint64_t q_rows =
       TileQ::descriptor(shared.at + Shared::layout.q + group * 64 * TileQ::Panel);
   typename Shared::TileState slot = {};
   typename Shared::QState q_at = {};
   KeyState at = {};
 
-  __device__ __forceinline__ void run() {
+ protected:
+  // consume(work) of each work item of the block.
+  __device__ __forceinline__ void each_item(auto consume) {
     for (;; slot.next(), q_at.next()) {
       shared.q_pipe().wait(q_at);
       const Slot& work = shared.work(slot);
@@ -300,14 +334,64 @@ struct ByteConsumer90 {
       shared.tile_pipe().release(slot);
     }
   }
+  // Begins x = Q K' of the K in stage `k`.
+  __device__ __forceinline__ void scores(ScoreTile<Dtype, BN / 8>& x, KeyState k) const {
+    shared.key_pipe().wait(k);
+    sm90::fence();
+    sm90::byte_product<Dtype, D, TileQ, TileK>(x.products()[0], q_rows,
+                                               TileK::descriptor(shared.keys(k)));
+    sm90::commit();
+  }
+  // The next stage is not needed, or not any more.
+  __device__ __forceinline__ void pass() {
+    shared.key_pipe().wait(at);
+    shared.key_pipe().release(at);
+    at.next();
+  }
+  // Stores rows `row` and row + 8 of the lane: o / sum, and lse.  top: in units of log2, without
+  // what all scores of a row lack.
+  __device__ __forceinline__ void store(const Slot& work, int row, const float (&top)[2],
+                                        const float (&sum)[2], const float (&o)[E / 8][4]) const {
+    const RowTile& tile = work.tile;
+    each_row<1>(row, [&](int, int half, int m) {
+      const bool valid = m < tile.count;
+      float raised = top[half];
+      if constexpr (requires { work.raise(call, tile, m); }) raised += work.raise(call, tile, m);
+      if (a.o_dtype == FOVEA_BF16)
+        epilogue.template store<FOVEA_BF16>(a, tile, m, valid, 0, raised, sum[half], o, half);
+      else
+        epilogue.template store<FOVEA_F16>(a, tile, m, valid, 0, raised, sum[half], o, half);
+    });
+  }
+};
+
+// A consumer warpgroup of values of e4m3.
+template <class Shape, KeySource Source, class Epilogue>
+struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
+  using Base = CodeConsumer90<Shape, Source, Epilogue>;
+  using Base::D, Base::E, Base::BN, Base::Dtype, Base::shared, Base::group, Base::q_at, Base::at;
+  using Base::kPaged, Base::kRuns;
+  using typename Base::TileV, typename Base::Slot, typename Base::KeyState;
+  static_assert(!kPaged || Shape::Stages >= 4);  // load_ahead: the next K waits for nothing here
+  static constexpr int Run = Shape::Run;
+  static constexpr ByteLayout90<Shape, Source> layout = ByteLayout90<Shape, Source>();
+  static_assert(layout.bytes <= Shape::shared_bytes);
+  using Keys = StepKeys<BN, Slot>;
+  using Pages = PageParts<BN / kTileKeys>;
+  using Softmax = LiftedSoftmax<Dtype>;
+  float4* const sums = reinterpret_cast<float4*>(shared.base + layout.sums) + group * (64 * E / 4) +
+                       threadIdx.x % 128;
+
+  __device__ __forceinline__ void run() {
+    this->each_item([&](const Slot& work) { consume(work); });
+  }
 
  private:
   __device__ __forceinline__ void consume(const Slot& work) {
     const RowTile& tile = work.tile;
     const int last = sm90::uniform(work.last), first = last + 1 - sm90::uniform(work.count);
     const int row = tile.begin + group * 64 + sm90::uniform(threadIdx.x / 32) % 4 * 16;
-    const WindowMask& mask = work.mask;
-    const int full_begin = mask.begin, full_end = mask.end;
+    const int full_begin = work.mask.begin, full_end = work.mask.end;
     Softmax state;
     ScoreTile<Dtype, BN / 8> x;
     float o[E / 8][4], alpha[2];
@@ -318,49 +402,40 @@ struct ByteConsumer90 {
     ScoreFactors<blocks ? BN / 64 : 1> factor;
     factor.row = work.row_factor(group, row + threadIdx.x % 32 / 4);
     const auto scales = work.key_scales();  // in registers: an address is between two products
-    const auto scores = [&](KeyState k) {
-      shared.key_pipe().wait(k);
-      sm90::fence();
-      sm90::byte_product<Dtype, D, TileQ, TileK>(x.products()[0], q_rows,
-                                                 TileK::descriptor(shared.keys(k)));
-      sm90::commit();
-    };
     const auto values = [&](KeyState v, bool accumulate) {
       shared.key_pipe().wait(v);
       sm90::byte_product<FOVEA_E4M3, TileV>(o, p, TileV::descriptor(shared.keys(v)), accumulate);
       sm90::commit();
     };
-    // Where the parts of step n begin, whose K is in a stage that is still held.
-    const auto begins = [&](KeyState k, int n) {
-      if constexpr (Keys::listed)
-        return reinterpret_cast<const int*>(shared.absent(k));
-      else
-        return Keys{work, n};
-    };
+    uint32_t absent = 0;  // the tile's parts without a page
     const auto weigh = [&](int n) {
       if (blocks) factor.find();
-      if (n < full_begin || n >= full_end) {
-        if constexpr (Keys::listed)
-          mask.apply_each(x.products(), row, Keys{work, n}, x.hidden);
-        else
-          mask.apply(x.products(), n * BN, row, x.hidden);
-      }
+      hide(work, n, row, n < full_begin || n >= full_end, absent, x);
       state.weigh(x, alpha, factor.of);
+    };
+    // Of pages: the scales of step n, whose K is next.  It waits for no stage that is still held.
+    const auto load_ahead = [&](int n) {
+      if constexpr (blocks && kPaged)
+        if (n >= first) shared.key_pipe().wait(at), factor.load(scales, begins(work, at, n));
     };
     const auto step = [&](int n, bool accumulate) {
       KeyState v = at;
       v.next();
       clear_ends(work, n + 1, v);
-      scores(at);
+      this->scores(x, at);
       values(v, accumulate);
-      if constexpr (blocks && Keys::listed)
-        factor.load(work.key_scales(), begins(at, n)), factor.take();
+      if constexpr (kPaged) absent = absent_of(at);
+      if constexpr (blocks && kPaged)
+        factor.take();
+      else if constexpr (blocks && Keys::listed)
+        factor.load(work.key_scales(), begins(work, at, n)), factor.take();
       else if constexpr (blocks)
         factor.take(), factor.load(scales, Keys{work, max(n - 1, first)});
       sm90::wait<1>();
       sm90::pin(x.products()[0]);
       shared.key_pipe().release(at);
       at = v, at.next();
+      load_ahead(n - 1);
       weigh(n);
       // ptxas moves a wait above arithmetic, here the whole softmax that is to run beside the
       // second product, but not above a branch: this barrier was passed before.
@@ -382,14 +457,17 @@ struct ByteConsumer90 {
 #pragma unroll
       for (int c = 0; c < 4; ++c) o[j][c] = 0.f;
     if (first <= last) {
-      scores(at);
-      factor.load(work.key_scales(), begins(at, last)), factor.take();
-      if constexpr (blocks && !Keys::listed) factor.load(scales, Keys{work, max(last - 1, first)});
+      this->scores(x, at);
+      if constexpr (kPaged) absent = absent_of(at);
+      factor.load(work.key_scales(), begins(work, at, last)), factor.take();
+      if constexpr (blocks && !Keys::listed && !kPaged)
+        factor.load(scales, Keys{work, max(last - 1, first)});
       sm90::wait<0>();
       sm90::pin(x.products()[0]);
       shared.key_pipe().release(at);
       at.next();
       if (!blocks) factor.find();
+      load_ahead(last - 1);
       weigh(last);
       sm90::pack_codes(p, x.x[0]);
       if constexpr (!Keys::listed) clear_last(work, last, first < last);
@@ -414,13 +492,43 @@ struct ByteConsumer90 {
       values(at, accumulate);
       sm90::wait<0>();
       sm90::pin(o);
-      pass();
+      this->pass();
     } else {
       shared.q_pipe().release(q_at);
-      pass(), pass();
+      this->pass(), this->pass();
     }
 
-    store(work, row, state, o, first <= last, kept, behind);
+    finish(work, row, state, o, first <= last, kept, behind);
+  }
+
+  // Where the parts of step n begin, whose K is in a stage that is still held.  Of pages: where
+  // they lie.
+  __device__ __forceinline__ auto begins(const Slot& work, KeyState k, int n) const {
+    if constexpr (kPaged)
+      return Pages{reinterpret_cast<const int*>(shared.absent(k)), n * BN};
+    else if constexpr (Keys::listed)
+      return reinterpret_cast<const int*>(shared.absent(k));
+    else
+      return Keys{work, n};
+  }
+  // Which parts have no page.
+  __device__ __forceinline__ uint32_t absent_of(KeyState k) const {
+    if constexpr (kRuns)
+      return *shared.absent(k);
+    else
+      return Pages{reinterpret_cast<const int*>(shared.absent(k)), 0}.absent();
+  }
+  // Hides what the mask does, where step n is not whole, and `absent` parts.
+  __device__ __forceinline__ void hide(const Slot& work, int n, int row, bool partly,
+                                       uint32_t absent, ScoreTile<Dtype, BN / 8>& x) const {
+    if (partly) {
+      if constexpr (Keys::listed)
+        work.mask.apply_each(x.products(), row, Keys{work, n}, x.hidden);
+      else
+        work.mask.apply(x.products(), n * BN, row, x.hidden);
+    }
+    if constexpr (kPaged)
+      if (absent) hide_parts<kRuns ? 16 : kTileKeys>(x.products(), absent, x.hidden);
   }
 
   // The values past the last key, in the first V; what lies past the tensor reads as zero.  The
@@ -458,19 +566,12 @@ struct ByteConsumer90 {
     }
   }
 
-  // The next stage is not needed, or not any more.
-  __device__ __forceinline__ void pass() {
-    shared.key_pipe().wait(at);
-    shared.key_pipe().release(at);
-    at.next();
-  }
-
   // `behind`: what the sums in shared memory are to be multiplied with, if any are `kept` there.
-  __device__ __forceinline__ void store(const Slot& work, int row, const Softmax& state,
-                                        float (&o)[E / 8][4], bool any, bool kept,
-                                        const float (&behind)[2]) const {
-    const RowTile& tile = work.tile;
+  __device__ __forceinline__ void finish(const Slot& work, int row, const Softmax& state,
+                                         float (&o)[E / 8][4], bool any, bool kept,
+                                         const float (&behind)[2]) const {
     const float sum[2] = {quad_sum(state.l[0]), quad_sum(state.l[1])};
+    const float top[2] = {state.m[0] - Softmax::kLift, state.m[1] - Softmax::kLift};
 #pragma unroll
     for (int j = 0; j < E / 8; ++j) {
       const float4 at = kept ? sums[j * 128] : make_float4(0.f, 0.f, 0.f, 0.f);
@@ -483,19 +584,12 @@ struct ByteConsumer90 {
                                                             : c % 2           ? factor.y
                                                                               : factor.x);
     }
-    each_row<1>(row, [&](int, int half, int m) {
-      const bool valid = m < tile.count;
-      float top = state.m[half] - Softmax::kLift;
-      if constexpr (requires { work.raise(call, tile, m); }) top += work.raise(call, tile, m);
-      if (a.o_dtype == FOVEA_BF16)
-        epilogue.template store<FOVEA_BF16>(a, tile, m, valid, 0, top, sum[half], o, half);
-      else
-        epilogue.template store<FOVEA_F16>(a, tile, m, valid, 0, top, sum[half], o, half);
-    });
+    this->store(work, row, top, sum, o);
   }
 };
 
-template <class Shape, KeySource Source, class Epilogue>
+template <class Shape, KeySource Source, class Epilogue,
+          class Consumer = ByteConsumer90<Shape, Source, Epilogue>>
 __global__ void __launch_bounds__(Shape::threads, 1)
     attend_fp8_sm90(const __grid_constant__ typename Source::Call call,
                     const __grid_constant__ AttendGrid grid, const __grid_constant__ CodeMaps maps,
@@ -516,8 +610,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
                                                                                   schedule);
   } else {
     sm90::setmaxnreg_inc<Shape::consumer_regs>();
-    ByteConsumer90<Shape, Source, Epilogue>{call, attend_in(call), epilogue, shared, warp / 4 - 1}
-        .run();
+    Consumer{{call, attend_in(call), epilogue, shared, warp / 4 - 1}}.run();
   }
 }
 

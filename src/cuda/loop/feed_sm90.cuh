@@ -119,20 +119,52 @@ struct Operands<Shape, CodeMaps> {
   template <bool V, class Work>
   __device__ static void copy_part(const CodeMaps& maps, const Work& work, int part, int key,
                                    int head, int batch, uint32_t to, uint32_t full) {
-    constexpr int nowhere = 1 << 30;  // past every key
     const bool there = key < work.tile.keys;
     const int row = static_cast<int>(work.tile.rows.seq.key_begin) + key;
+    const int at = V ? work.column + row : row;
+    load_part<V>(maps, part, there ? at : kNowhere, head, batch, to, full);
+  }
+  // The same of `keys` keys of a page, 16 or 32, whose values are runs.
+  template <bool V>
+  __device__ static void copy_page_run(const CodeMaps& maps, int box, int keys, const KeyBox& at,
+                                       int head, uint32_t to, uint32_t full) {
+    const int row = at.page < 0 ? kNowhere : at.row, page = max(at.page, 0);
+    if constexpr (V) {
+      using Tile = typename Shape::TileV;
+      sm90::tma_load_runs(to + box * keys / Tile::Panel * Tile::panel_bytes, maps.v, full,
+                          row / Tile::Panel, head, page);
+    } else {
+      using Tile = typename Shape::TileK;
+#pragma unroll
+      for (int panel = 0; panel < Tile::panels; ++panel)
+        sm90::tma_load_box(to + panel * Tile::panel_bytes + box * (keys * Tile::Panel), maps.k,
+                           full, panel * Tile::Panel, row, head, page);
+    }
+  }
+  // The same of 64 keys of a page.
+  template <bool V>
+  __device__ static void copy_page_part(const CodeMaps& maps, int part, const KeyBox& at, int head,
+                                        uint32_t to, uint32_t full) {
+    load_part<V>(maps, part, at.page < 0 ? kNowhere : at.row, head, max(at.page, 0), to, full);
+  }
+
+ private:
+  static constexpr int kNowhere = 1 << 30;  // past every key
+
+  // `row`: of k, column of v.
+  template <bool V>
+  __device__ static void load_part(const CodeMaps& maps, int part, int row, int head, int batch,
+                                   uint32_t to, uint32_t full) {
     if constexpr (V) {
       using Tile = typename Shape::TileV;
       static_assert(Tile::Panel == kTileKeys);
-      sm90::tma_load_box(to + part * Tile::panel_bytes, maps.v, full,
-                         there ? work.column + row : nowhere, 0, head, batch);
+      sm90::tma_load_box(to + part * Tile::panel_bytes, maps.v, full, row, 0, head, batch);
     } else {
       using Tile = typename Shape::TileK;
 #pragma unroll
       for (int panel = 0; panel < Tile::panels; ++panel)
         sm90::tma_load_box(to + panel * Tile::panel_bytes + part * (kTileKeys * Tile::Panel),
-                           maps.k, full, panel * Tile::Panel, there ? row : nowhere, head, batch);
+                           maps.k, full, panel * Tile::Panel, row, head, batch);
     }
   }
 };
@@ -423,14 +455,32 @@ struct Producer90 {
     }
     if (begins) begin();
     shared.key_pipe().acquire(at);
-    if constexpr (requires { Boxes::parts; }) {
+    if constexpr (requires { Boxes::of_runs; }) {
       using Tile = std::conditional_t<V, typename Shape::TileV, typename Shape::TileK>;
-      if (!V && lane < Boxes::parts) shared.absent(at)[lane] = static_cast<uint32_t>(keys.row);
+      const uint32_t absent = V ? 0 : boxes.absent(keys, lane);
+      if (!V && lane == 0) *shared.absent(at) = absent;
+      if (lane == 0) sm90::barrier_expect(full, Tile::bytes);
+      __syncwarp();
+      if (lane < boxes.count)
+        Load::template copy_page_run<V>(maps, lane, boxes.keys, keys, head, to, full);
+    } else if constexpr (requires { Boxes::parts; }) {
+      using Tile = std::conditional_t<V, typename Shape::TileV, typename Shape::TileK>;
+      constexpr bool of_pages = requires {
+        Boxes::of_pages;
+      };
+      if (!V && lane < Boxes::parts) {
+        shared.absent(at)[lane] = static_cast<uint32_t>(of_pages ? keys.page : keys.row);
+        if (of_pages) shared.absent(at)[Boxes::parts + lane] = static_cast<uint32_t>(keys.row);
+      }
       __syncwarp();
       if (lane == 0) sm90::barrier_expect(full, Tile::bytes);
       __syncwarp();
-      if (lane < Boxes::parts)
-        Load::template copy_part<V>(maps, work, lane, keys.row, head, batch, to, full);
+      if (lane < Boxes::parts) {
+        if constexpr (of_pages)
+          Load::template copy_page_part<V>(maps, lane, keys, head, to, full);
+        else
+          Load::template copy_part<V>(maps, work, lane, keys.row, head, batch, to, full);
+      }
     } else {
       if (lane == 0) Load::template copy<V>(maps, work, keys.row, head, batch, to, full);
     }

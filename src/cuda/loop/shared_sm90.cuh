@@ -102,7 +102,8 @@ struct Shared90 {
     return reinterpret_cast<int*>(base + layout.pages) + i.stage * 32;
   }
   // Bit j % 32 of word j / 32: key j of the stage's tile has no page.  Of PartBoxes: the key that
-  // each box begins with.
+  // each box begins with.  Of PagePartBoxes: the page of each box, then the row of each.
+  // Of PageRunBoxes: one word of bits.
   __device__ uint32_t* absent(KeyState i) const {
     return reinterpret_cast<uint32_t*>(base + layout.absent) + i.stage * kAbsentWords;
   }

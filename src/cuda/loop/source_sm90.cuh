@@ -53,6 +53,11 @@ concept KeyBoxes = requires(const B boxes, const Work& work, int n, typename B::
   { boxes.pages() } -> std::same_as<bool>;
   { boxes.box(work, n, n, stretch) } -> std::same_as<KeyBox>;
 };
+// 64 keys of a step that lie in one page: from row `row` of pool page `page` on, < 0 for none.  The
+// first of them is key `key` of the sequence.
+struct PagePart {
+  int page, row, key;
+};
 
 // ---- which tiles
 
@@ -395,6 +400,91 @@ struct PartBoxes {
       stretch.key = work.key_at(stretch.first + lane / parts, lane % parts * kTileKeys);
     }
     return {__shfl_sync(~0u, stretch.key, (step - stretch.first) * parts + lane), 0};
+  }
+};
+
+// The page of each lane's box, of the steps whose boxes 32 lanes hold, down to `first`.
+struct PageStretch {
+  int first = static_cast<int>(kIndexMax), row = 0, page = 0;
+};
+// What boxes of one page each share.
+struct BoxesOfPages {
+  static constexpr bool paged = false, of_pages = true;
+  using Stretch = PageStretch;
+  const Attend& a;
+
+  __device__ bool pages() const { return false; }
+  template <class Work>
+  __device__ Stretch first(const Work&, const int*) const {
+    return {};
+  }
+
+ protected:
+  // `each`: boxes of a step of `width` keys.
+  template <class Work>
+  __device__ __forceinline__ KeyBox find_box(const Work& work, int step, int lane, int each,
+                                             int width, Stretch& stretch) const {
+    if (step < stretch.first) {
+      stretch.first = step - 32 / each + 1;
+      find(work, (stretch.first + lane / each) * width + lane % each * (width / each), stretch);
+    }
+    const int from = (step - stretch.first) * each + lane;
+    return {__shfl_sync(~0u, stretch.row, from), __shfl_sync(~0u, stretch.page, from)};
+  }
+
+ private:
+  // No page: before the first key, past the last, not in the pool.
+  template <class Work>
+  __device__ __forceinline__ void find(const Work& work, int key, Stretch& stretch) const {
+    stretch.row = 0, stretch.page = -1;
+    if (!work.count || static_cast<uint32_t>(key) >= static_cast<uint32_t>(work.tile.keys)) return;
+    const Sequences& at = a.sequences;
+    const View<2>& table = at.page_table;
+    const int size = static_cast<int>(at.page), number = key / size;
+    const int page = table.as<int32_t>()[work.tile.rows.seq.key_batch * table.stride[0] +
+                                         number * table.stride[1]];
+    if (page >= at.pool) return;
+    stretch.row = key - number * size, stretch.page = page;
+  }
+};
+
+// In pages of a multiple of 64 tokens, a box for each 64 keys of a step: each lane has one.
+// Consumers read where it lies (PagePart) beside the stage.
+template <class Shape>
+struct PagePartBoxes : BoxesOfPages {
+  static constexpr int parts = Shape::BN / kTileKeys;
+
+  __device__ PagePartBoxes(const Attend& a, const auto&) : BoxesOfPages{a} {}
+  template <class Work>
+  __device__ __forceinline__ KeyBox box(const Work& work, int step, int lane,
+                                        Stretch& stretch) const {
+    return find_box(work, step, lane, parts, Shape::BN, stretch);
+  }
+};
+
+// Keys of a box of smaller pages: a power of two, 32 at most.
+FOVEA_HD int run_box(int64_t page) {
+  const int least = static_cast<int>(page & -page);
+  return least < 32 ? least : 32;
+}
+// In pages of a multiple of 16 tokens, a box for each 16 or 32 keys.  Consumers read bits beside
+// the stage: bit n, keys [16 n, 16 n + 16) of the step have no page.
+template <class Shape>
+struct PageRunBoxes : BoxesOfPages {
+  static constexpr bool of_runs = true;
+  const int keys, count;  // of a box; boxes of a step
+
+  __device__ PageRunBoxes(const Attend& a, const auto&)
+      : BoxesOfPages{a}, keys(run_box(a.sequences.page)), count(Shape::BN / keys) {}
+  template <class Work>
+  __device__ __forceinline__ KeyBox box(const Work& work, int step, int lane,
+                                        Stretch& stretch) const {
+    return find_box(work, step, lane, count, Shape::BN, stretch);
+  }
+  // By a warp whose lanes have the boxes of a step.
+  __device__ uint32_t absent(const KeyBox& box, int lane) const {
+    const int page = __shfl_sync(~0u, box.page, lane * 16 / keys);
+    return __ballot_sync(~0u, page < 0 && lane < Shape::BN / 16);
   }
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asynchronous copies of 16 or 8 bytes from global to shared memory (sm_80 and up).
+// Asynchronous copies of 16, 8 or 4 bytes from global to shared memory (sm_80 and up).
 #pragma once
 #include <cstdint>
 
@@ -15,6 +15,9 @@ __device__ inline void copy_async(uint32_t to, const void* from, bool valid) {
 }
 __device__ inline void copy_async_8(uint32_t to, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ inline void copy_async_4(uint32_t to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
 }
 __device__ inline void copy_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");

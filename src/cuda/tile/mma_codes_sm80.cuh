@@ -142,16 +142,21 @@ __device__ __forceinline__ uint32_t four_codes(float x0, float x1, float x2, flo
   return __byte_perm(low, __byte_perm(code(x2), code(x3), 0x0040), 0x5410);
 }
 
-// A tile of 16 rows x 64 tokens as the a operand of the next product.
+// A tile of 16 rows x 64 tokens as the a operand of the next product.  factor: of rows g and g + 8.
 __device__ __forceinline__ void code_operand(uint32_t (&a)[2][4], const float (&x)[8][4],
-                                             float factor) {
+                                             const float (&factor)[2]) {
 #pragma unroll
   for (int k = 0; k < 2; ++k)
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int j = 4 * k + i / 2 * 2, half = i % 2 * 2;
-      a[k][i] = four_codes(x[j][half], x[j][half + 1], x[j + 1][half], x[j + 1][half + 1], factor);
+      a[k][i] =
+          four_codes(x[j][half], x[j][half + 1], x[j + 1][half], x[j + 1][half + 1], factor[i % 2]);
     }
+}
+__device__ __forceinline__ void code_operand(uint32_t (&a)[2][4], const float (&x)[8][4],
+                                             float factor) {
+  code_operand(a, x, {factor, factor});
 }
 
 }  // namespace fovea::cuda

@@ -142,6 +142,11 @@ __device__ inline void tma_load_octets(uint32_t to, const CUtensorMap& map, uint
       "l"(&map), "r"(barrier), "r"(0), "r"(panel), "r"(octet), "r"(batch)
       : "memory");
 }
+// The map of a tile of runs (ByteRuns): `run` is the first.
+__device__ inline void tma_load_runs(uint32_t to, const CUtensorMap& map, uint32_t barrier, int run,
+                                     int head, int batch) {
+  tma_load_octets(to, map, barrier, run, head, batch);
+}
 // All panels of a tile.
 template <class Tile>
 __device__ inline void tma_load_panels(uint32_t to, const CUtensorMap& map, uint32_t barrier,
@@ -351,6 +356,25 @@ struct Bytes {
   }
 };
 
+// A tile of codes in panels of 16 columns, not swizzled: a panel's rows of 16 bytes follow one
+// another.  A copy may so end after any run of 16 columns.
+template <int Rows, int Columns>
+struct ByteRuns {
+  static_assert(Columns % 32 == 0);
+  static constexpr int Panel = 16, panels = Columns / Panel, panel_bytes = Rows * Panel;
+  static constexpr int bytes = panels * panel_bytes;
+
+  __device__ static uint32_t at(int row, int column) {
+    return column / Panel * panel_bytes + row * Panel;
+  }
+  // A step of 32 k has two panels; eight rows of one are 128 bytes.
+  __device__ static uint64_t descriptor(uint32_t address) {
+    return static_cast<uint64_t>((address & 0x3ffff) >> 4) |
+           static_cast<uint64_t>(panel_bytes >> 4) << 16 | uint64_t{128 >> 4} << 32;
+  }
+  __device__ static constexpr int step(int k) { return k * 2 * (panel_bytes / 16); }
+};
+
 template <class Tile>
 __device__ inline void tma_load_bytes(uint32_t to, const CUtensorMap& map, uint32_t barrier,
                                       int column, int row, int head, int batch) {
@@ -370,8 +394,8 @@ __device__ inline void byte_product(Sum (&d)[N][4], uint64_t a, uint64_t b) {
 }
 
 // d = accumulate d + A B', A four codes a word.
-template <int Dtype, class TileB, int N, int Steps>
-__device__ inline void byte_product(float (&d)[N][4], const uint32_t (&a)[Steps][4], uint64_t b,
+template <int Dtype, class TileB, class Sum, int N, int Steps>
+__device__ inline void byte_product(Sum (&d)[N][4], const uint32_t (&a)[Steps][4], uint64_t b,
                                     bool accumulate) {
 #pragma unroll
   for (int k = 0; k < Steps; ++k)

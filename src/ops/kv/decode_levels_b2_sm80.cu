@@ -3,7 +3,7 @@
 
 namespace fovea::cuda {
 
-template void launch_levels<2, 64>(Context&, const LevelSplit&, int);
-template void launch_levels<2, 128>(Context&, const LevelSplit&, int);
+template void launch_levels<2, 64, false>(Context&, const LevelSplit&, int, int);
+template void launch_levels<2, 128, false>(Context&, const LevelSplit&, int, int);
 
 }  // namespace fovea::cuda

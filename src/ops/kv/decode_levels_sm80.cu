@@ -16,7 +16,7 @@ constexpr int kRowsMost = 16;
 constexpr int kTurnThreads = 256;
 constexpr uint32_t kNan = 0x7fff;
 
-// cos and sin as the products' lanes want them: [16 tokens][16 channels][cos, sin][lane][4], a word
+// cos and sin as the products' lanes want them: [tile][16 channels][cos, sin][2][lane][4], a word
 // being two channels of a token.  Outside the tables they are NaN.
 __global__ void __launch_bounds__(kTurnThreads)
     turns_kernel(const __grid_constant__ Rope rope, uint32_t* to, int64_t words) {
@@ -25,9 +25,11 @@ __global__ void __launch_bounds__(kTurnThreads)
   for (int64_t n = blockIdx.x * int64_t{kTurnThreads} + threadIdx.x; n < words;
        n += int64_t{gridDim.x} * kTurnThreads) {
     const int of = static_cast<int>(n % 4), lane = static_cast<int>(n / 4 % 32);
-    const int64_t part = n / 256, token = part / parts * 16 + lane / 4 + of % 2 * 8;
-    const int64_t channel = part % parts * 16 + lane % 4 * 2 + of / 2 * 8;
-    const View<2>& table = n / 128 % 2 ? rope.sin : rope.cos;
+    const int block = static_cast<int>(n / 128 % 2) * 2 + of % 2, row = lane / 4;
+    const int64_t part = n / 512, tile = part / parts;
+    const int64_t token = tile * kTokens + row / 2 * 8 + row % 2 + 2 * block;
+    const int64_t channel = part % parts * 16 + lane % 4 * 4 + of / 2 * 2;
+    const View<2>& table = n / 256 % 2 ? rope.sin : rope.cos;
     to[n] = token < rope.positions ? pack<FOVEA_F16>(*table.at<float>(token, channel),
                                                      *table.at<float>(token, channel + 1))
                                    : kNan | kNan << 16;
@@ -37,29 +39,38 @@ __global__ void __launch_bounds__(kTurnThreads)
 // ---- the choice
 
 struct Instance {
-  int bits, width;
-  int (*bytes)(int warps);
-  void (*launch)(Context&, const LevelSplit&, int warps);
+  Room room;
+  bool norms;
+  void (*launch)(Context&, const LevelSplit&, int warps, int bytes);
 };
 
 }  // namespace
 
-// Compiled in a file for each number of bits.
-extern template void launch_levels<2, 64>(Context&, const LevelSplit&, int);
-extern template void launch_levels<2, 128>(Context&, const LevelSplit&, int);
-extern template void launch_levels<3, 64>(Context&, const LevelSplit&, int);
-extern template void launch_levels<3, 128>(Context&, const LevelSplit&, int);
-extern template void launch_levels<4, 64>(Context&, const LevelSplit&, int);
-extern template void launch_levels<4, 128>(Context&, const LevelSplit&, int);
+// Compiled in a file for each number of bits and format.
+extern template void launch_levels<2, 64, false>(Context&, const LevelSplit&, int, int);
+extern template void launch_levels<2, 128, false>(Context&, const LevelSplit&, int, int);
+extern template void launch_levels<3, 64, false>(Context&, const LevelSplit&, int, int);
+extern template void launch_levels<3, 128, false>(Context&, const LevelSplit&, int, int);
+extern template void launch_levels<4, 64, false>(Context&, const LevelSplit&, int, int);
+extern template void launch_levels<4, 128, false>(Context&, const LevelSplit&, int, int);
+extern template void launch_levels<2, 64, true>(Context&, const LevelSplit&, int, int);
+extern template void launch_levels<2, 128, true>(Context&, const LevelSplit&, int, int);
+extern template void launch_levels<3, 64, true>(Context&, const LevelSplit&, int, int);
+extern template void launch_levels<3, 128, true>(Context&, const LevelSplit&, int, int);
+extern template void launch_levels<4, 64, true>(Context&, const LevelSplit&, int, int);
+extern template void launch_levels<4, 128, true>(Context&, const LevelSplit&, int, int);
 
 namespace {
 
-template <int Bits, int Width>
+template <int Bits, int Width, bool Norms>
 constexpr Instance instance() {
-  return {Bits, Width, Room<Bits, Width>::bytes, launch_levels<Bits, Width>};
+  return {{Bits, Width}, Norms, launch_levels<Bits, Width, Norms>};
 }
-constexpr Instance kInstances[] = {instance<2, 64>(),  instance<3, 64>(),  instance<4, 64>(),
-                                   instance<2, 128>(), instance<3, 128>(), instance<4, 128>()};
+constexpr Instance kInstances[] = {
+    instance<2, 64, false>(),  instance<3, 64, false>(),  instance<4, 64, false>(),
+    instance<2, 128, false>(), instance<3, 128, false>(), instance<4, 128, false>(),
+    instance<2, 64, true>(),   instance<3, 64, true>(),   instance<4, 64, true>(),
+    instance<2, 128, true>(),  instance<3, 128, true>(),  instance<4, 128, true>()};
 
 Text refuses(const Context& ctx, const KvDecode& x) {
   const Attend& a = x.attend;
@@ -76,11 +87,12 @@ Text refuses(const Context& ctx, const KvDecode& x) {
   if (a.rope.cos && a.rope.half * 2 != a.d)
     return reason("cos.shape[1] (half)", a.rope.half, Text::number(a.d / 2));
   if (a.rope.interleaved) return reason("rope_interleaved", 1, "0");
-  const int word = c.bits == 3 ? 4 : 4 * c.bits;
-  if (c.k_code.stride[4] != 1 || c.k_code.stride[3] != c.bits || !aligned(c.k_code, word, 4, 3))
-    return "k_code has channels that are not one aligned run";
-  if (c.v_code.stride[3] != 1 || !aligned(c.v_code, word, 4, 3))
-    return "v_code has rows that are not contiguous and aligned";
+  if (c.k_code.stride[4] != 1 || c.k_code.stride[3] != c.bits || !aligned(c.k_code, 16, 4, 3))
+    return "k_code has channels that are not one run, aligned to 16 bytes";
+  const int chunk = Room{c.bits, static_cast<int>(a.d)}.row() % 16 ? 8 : 16;
+  if (c.v_code.stride[3] != 1 || !aligned(c.v_code, chunk, 4, 3))
+    return Text("v_code has rows that are not contiguous and aligned to ") + Text::number(chunk) +
+           " bytes";
   for (const auto& [part, name] :
        {std::pair{&c.k_outlier, "k_outlier"}, {&c.v_outlier, "v_outlier"}})
     if (*part && part->stride[2] != 1) return Text(name) + " has entries that are not contiguous";
@@ -100,7 +112,33 @@ void set_steps(LevelSplit& f) {
   f.k_norm = step_of(c.k_norm, 4, kTokens), f.v_norm = step_of(c.v_norm, 4, kTokens);
   f.v_bound = step_of(c.v_bound, 4, kTokens);
   f.k_outlier = step_of(c.k_outlier, 4, kTokens), f.v_outlier = step_of(c.v_outlier, 4, kTokens);
-  f.v_code_rows = f.v_code.tile / static_cast<uint32_t>(f.a.d / 32);
+}
+
+// Warps of a block and shared memory for them; no warps: it does not fit.
+struct Block {
+  int warps, team;
+  int64_t bytes;
+};
+// The most warps, and then the largest team.
+Block block_of(const Room& room, const LevelSplit& f, int most, int64_t limit) {
+  const auto bytes = [&](int warps, int team) {
+    return room.table() + int64_t{warps} * f.warp_bytes + warps / team * 2 * int64_t{f.team_bytes};
+  };
+  for (int warps = most; warps; --warps)
+    for (int team = f.team_bytes ? warps : 1; team; --team)
+      if (warps % team == 0 && f.a.g % team == 0 && bytes(warps, team) <= limit)
+        return {warps, team, bytes(warps, team)};
+  return {0, 1, bytes(1, 1)};
+}
+void set_bytes(const Room& room, LevelSplit& f) {
+  const kv::Cache& c = f.cache;
+  const auto slots = [](int64_t entries) {  // more do not fit anyway
+    return Room::slots(static_cast<int>(std::min<int64_t>(entries, 65536)));
+  };
+  f.k_slots = slots(c.k_outliers), f.v_slots = slots(c.v_outliers);
+  f.warp_bytes =
+      room.keys() + room.values() + room.bounds() + (f.k_slots || f.v_slots ? room.spots() : 0);
+  f.team_bytes = (f.a.rope.cos ? room.turns() : 0) + Room::list(f.k_slots) + Room::list(f.v_slots);
 }
 
 Text offer(const Context& ctx, const KvDecode& x, Plan& plan) {
@@ -114,16 +152,17 @@ Text offer(const Context& ctx, const KvDecode& x, Plan& plan) {
   set_pages(x.cache, kTokens, f.page_tiles, f.page_shift), set_steps(f);
   f.row_tiles = static_cast<int>(
       std::max<int64_t>(ceil_div(a.sequences.query_max * f.packed, int64_t{kRows}), 1));
+  const bool norms = x.cache.format == FOVEA_X_KV_FORMAT_NORMS;
   const Instance* found = nullptr;
   for (const Instance& one : kInstances)
-    if (one.bits == x.cache.bits && one.width == a.d) found = &one;
-  int warps = kWarpsMost;
-  while (warps && found->bytes(warps) > device.shared_block_bytes) --warps;
-  if (!warps) return reason_shared(found->bytes(1), device.shared_block_bytes);
+    if (one.room.bits == x.cache.bits && one.room.width == a.d && one.norms == norms) found = &one;
+  set_bytes(found->room, f);
+  Block block = block_of(found->room, f, warps_most(norms), device.shared_block_bytes);
+  if (!block.warps) return reason_shared(block.bytes, device.shared_block_bytes);
   const int64_t rows = a.sequences.count * a.g * f.row_tiles;
   const int64_t tiles = std::max<int64_t>(ceil_div(a.sequences.key_max, int64_t{kTokens}), 1);
   DeviceInfo slots = device;
-  slots.multiprocessors *= warps;
+  slots.multiprocessors *= block.warps;
   const int64_t splits =
       a.splits ? a.splits : auto_splits(rows, tiles, 0, a.mask.window.left > 0, slots);
   f.splits = static_cast<int>(clamp_i64(splits, 1, std::min<int64_t>(tiles, 1023)));
@@ -131,20 +170,22 @@ Text offer(const Context& ctx, const KvDecode& x, Plan& plan) {
   f.items = rows * f.splits;
   // Few warps lie on many multiprocessors.
   const int64_t each = ceil_div(f.items, static_cast<int64_t>(device.multiprocessors));
-  warps = static_cast<int>(clamp_i64(each, 1, warps));
+  block = block_of(found->room, f, static_cast<int>(clamp_i64(each, 1, block.warps)),
+                   device.shared_block_bytes);
+  f.team = block.team;
   const PartialSlots partials(plan.workspace, a, f.splits);
   const int64_t words = a.rope.cos ? tiles * 2 * (a.d / 32) * 256 : 0;
   const Slot<uint32_t> turns = plan.workspace.add<uint32_t>(words);
   plan.kernel += Text(".") + dtype_name(a.dtype) + ".b" + Text::number(x.cache.bits) + ".d" +
                  Text::number(a.d);
-  plan.launch = [f, found, warps, words, turns, partials](Context& ctx, void* base) mutable {
+  plan.launch = [f, found, block, words, turns, partials](Context& ctx, void* base) mutable {
     if (!f.items || !f.a.h || !f.a.sequences.query_max) return;
     f.out = partials.at(base, f.a, f.splits);
     uint32_t* to = turns.at(base);
     f.turns = to;
     launch_pdl<turns_kernel>(ctx, kOp, ceil_div(words, int64_t{kTurnThreads}), kTurnThreads, 0,
                              f.a.rope, to, words);
-    found->launch(ctx, f, warps);
+    found->launch(ctx, f, block.warps, static_cast<int>(block.bytes));
     combine(ctx, kOp, f.a, f.out);
   };
   return "";

@@ -2,30 +2,57 @@
 // x_kv_decode in the formats of levels on tensor cores, from the codes as they are.  Of a group of
 // 32 tokens, with powers of two that keep f16 in range:
 //   k_jc = (level[code] range_c + offset_c + lacks_jc) / S,  turned by cos and sin
-//   x_j  = S s_j sum_c q_c k_jc                    s_j: the token's norm in format 2, else 1
-//   v_jc = level[code] + lacks_jc / R_j            R_j: the token's range, or its norm
-//   o_c  = sum_j (p_j R_j) v_jc + sum_j p_j offset_j
-// A warp owns a row tile of a key head and a split of its groups, with an online softmax of its
-// own.  Neighbouring warps have the heads of one split, so that cos, sin, outliers and bounds of a
-// token come from the first cache.
+//   x_j  = S s_j sum_c q_c k_jc                  s_j: the token's norm in format 2, else 1
+//   o_c  = sum_j (p_j R_j) level[code] + sum_j (p_j F_j) (lacks_jc / F_j) + sum_j p_j offset_j
+// R_j is the token's range, or its norm.  F_j is R_j, or more where an outlier is far beyond it.
+// First tokens are added one by one in f32.
 //
-// Levels are read in pairs: 2 bits codes that are neighbours in a word name two f16 of a table,
-// which each bank of shared memory has for its lane, so lookups never conflict.
-// Shared memory: the tables of keys and values, aligned to their size so that bits of codes are
-// bits of addresses; before and behind them a tile for each warp: keys as [channel][token], after
-// the scores values as [token][channel].  Both are read transposed, as a operands; heads are the
-// columns.  Outliers and first tokens are written into the tile.  A lane is a token there.
+// A warp owns a row tile of a key head and a split of its groups, with an online softmax of its
+// own.  A team is warps that have heads of one split: cos, sin and lists of outliers are theirs.
+//
+// Operands.  Codes are the a operand: tokens, then channels, as rows.  Heads are the columns.
+//   lane (r, t) = (lane / 4, lane % 4) owns
+//   scores  of each 16 channels 4 t + 0 .. 3; row r of block n is token 8 (r / 2) + r % 2 + 2 n
+//   values  channels W / 8 r + i, rows r and r + 8 of block w being i = 2 w and 2 w + 1;
+//           k of blocks n is tokens 8 t + 2 n and one more
+//   P       sums of scores, packed and transposed by movmatrix, are the b operand of values
+// Codes of two channels, or of two tokens, are interleaved to pairs.  Bits of codes are an address
+// in a table of pairs of levels, which each bank of shared memory has for its lane: lookups never
+// conflict and give an operand as it is.
+//
+// Shared memory:
+//   the table  an entry is 256 bytes: pairs of keys, then of values.  8 bits of codes name one, 6
+//              where codes have 3 bits
+//   a warp     codes of a tile of keys and of values; range and offset of channels; spots
+//   a team     cos, sin and lists of a tile, twice
+// Spots are what outliers lack, as operands: a tile of f16 zeros, in which a lane sets those of its
+// token before the products and clears them after.
+//
+// A warp copies the next keys when its scores are there, and the next values at its step's end.
+//
+//   | barrier of a tile                  | who  | guards                                        |
+//   | its beginning                      | team | copies are there; the last tile's are read    |
+//   | before scores, where keys have any | warp | spots are set                                 |
+//   | after scores                       | warp | keys and spots are read: copied into, cleared |
+//   | after that                         | warp | spots are zeros again                         |
+//   | before values                      | warp | values are there, spots are set               |
+//   | after values                       | warp | values and spots are read                     |
 #pragma once
 #include "cuda/block/reduce.cuh"
 #include "cuda/launch.h"
 #include "cuda/loop/combine.cuh"
+#include "cuda/tile/codes_sm80.cuh"
+#include "cuda/tile/copy.cuh"
 #include "cuda/tile/order.cuh"
 #include "ops/kv/levels.h"
 #include "ops/kv/split_sm80.cuh"
 
 namespace fovea::cuda {
 
-constexpr int kWarpsMost = 12;
+// Of a block.  In format 1 spots leave room for 8 warps, which may have more registers.
+constexpr int warps_most(bool norms) {
+  return norms ? 12 : 8;
+}
 constexpr int kTokens = 32;  // of a tile: a group
 constexpr int kRows = 8;
 constexpr float kLarge = 16384;  // of a value over its range: beyond, f16 is near its end
@@ -34,77 +61,74 @@ struct LevelSplit {
   Attend a;
   kv::Cache cache;
   Step k_code, v_code, k_norm, v_norm, v_bound, k_outlier, v_outlier;
-  uint32_t v_code_rows;        // bytes from a part of a lane's values to the next
   const uint32_t* turns;       // cos and sin, see turns_kernel; or null
   int packed;                  // query heads of a key head
   int row_tiles, splits;       // of a sequence
   int pool;                    // pages
   int page_tiles, page_shift;  // tiles of a page, and their log2; -1: no power
+  int team;                    // warps; a divisor of the heads and of a block's warps
+  int k_slots, v_slots;        // of a token's list of outliers, see Room::slots
+  int warp_bytes, team_bytes;  // of shared memory; a team's of one tile
   int64_t items;               // of warps
   Partials out;
 };
 
-template <int Bits, int Width>
+// Parts of shared memory, in bytes.
 struct Room {
-  static constexpr int kTable = (1 << 2 * Bits) * 32 * 4;
-  static constexpr int kKeyRow = kTokens * 2 + 16, kValueRow = Width * 2 + 16;
-  static constexpr int kKeys = Width * kKeyRow, kValues = kTokens * kValueRow;
-  static constexpr int kTile = kKeys > kValues ? kKeys : kValues;
-  // Where the tables are aligned, a tile is lost; what lies before them is less than a table.
-  static constexpr int bytes(int warps) {
-    return 2 * kTable + (kTable > (warps + 1) * kTile ? kTable : (warps + 1) * kTile);
-  }
+  int bits, width;
 
-  // Bytes from the beginning of shared memory, which is at `base`.
-  static __device__ uint32_t tables(uint32_t base) { return -base & (kTable - 1); }
-  static __device__ uint32_t tile(uint32_t base, uint32_t warp) {
-    const uint32_t before = tables(base) / kTile;
-    return warp < before ? warp * kTile : tables(base) + 2 * kTable + (warp - before) * kTile;
+  constexpr int table() const { return (bits == 3 ? 64 : 256) * 256; }
+  // Of a warp, in this order.
+  constexpr int keys() const { return width * bits * 4; }
+  constexpr int values() const { return kTokens * row() + 4 * kPad; }
+  constexpr int bounds() const { return width * 4; }
+  constexpr int spots() const { return width * kTokens * 2 + 16; }  // the last lie idle
+  // Of a team, of a tile.
+  constexpr int turns() const { return width * kTokens * 2; }
+  static constexpr int list(int slots) { return slots ? kTokens * pitch(slots) * 4 : 0; }
+
+  // Lists of a power of two, 16 or more, are searched without a count.  Behind them are unused
+  // entries, as many as are looked at at once and one more.
+  static constexpr int slots(int entries) {
+    int n = entries ? 16 : 0;
+    while (n < entries) n *= 2;
+    return n;
   }
+  static constexpr int pitch(int slots) { return slots + kAtOnce + 1; }  // words; odd: banks differ
+  static constexpr int kAtOnce = 4;
+  constexpr int row() const { return width * bits / 8; }
+  static constexpr int kPad = 32;  // after eight values: lanes t read other banks
 };
 
-__device__ inline uint32_t fused2(uint32_t x, uint32_t y, uint32_t z) {
-  uint32_t w;
-  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(w) : "r"(x), "r"(y), "r"(z));
-  return w;
-}
-__device__ inline uint32_t times2(uint32_t x, uint32_t y) {
+__device__ inline uint32_t add_pairs(uint32_t x, uint32_t y) {
   uint32_t z;
-  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+  asm("add.rn.f16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
   return z;
 }
-__device__ inline void store_4(unsigned char* to, const uint32_t (&x)[4]) {
-  *reinterpret_cast<uint4*>(to) = uint4{x[0], x[1], x[2], x[3]};
+// Bits of x where those of mask are set, else of y.
+__device__ inline uint32_t merge_bits(uint32_t mask, uint32_t x, uint32_t y) {
+  uint32_t z;
+  asm("lop3.b32 %0, %1, %2, %3, 0xca;" : "=r"(z) : "r"(mask), "r"(x), "r"(y));
+  return z;
 }
-
-// Bits words, aligned to the largest power of two that divides their size.
-template <int Bits>
-__device__ inline void load_words(const uint32_t* from, uint32_t (&to)[Bits]) {
-  if constexpr (Bits == 4) {
-    const uint4 x = __ldg(reinterpret_cast<const uint4*>(from));
-    to[0] = x.x, to[1] = x.y, to[2] = x.z, to[3] = x.w;
-  } else if constexpr (Bits == 2) {
-    const uint2 x = __ldg(reinterpret_cast<const uint2*>(from));
-    to[0] = x.x, to[1] = x.y;
-  } else {
-#pragma unroll
-    for (int w = 0; w < Bits; ++w) to[w] = __ldg(from + w);
-  }
+// x where n is below `end`, else y: both are there, without a branch.
+__device__ inline int below(uint32_t n, uint32_t end, int x, int y) {
+  int z;
+  asm("{ .reg .pred p; setp.lt.u32 p, %1, %2; selp.b32 %0, %3, %4, p; }"
+      : "=r"(z)
+      : "r"(n), "r"(end), "r"(x), "r"(y));
+  return z;
 }
-
-// Levels of codes 2 pair and 2 pair + 1 of 32; `lane` is where the lane's table begins.
-template <int Bits, int Table>
-__device__ inline uint32_t levels_of(uint32_t lane, const uint32_t (&words)[Bits], int pair) {
-  constexpr uint32_t kMask = ((1u << 2 * Bits) - 1) << 7;  // an entry has 128 bytes
-  const int bit = 2 * Bits * pair, low = bit % 32;
-  uint32_t x = words[bit / 32];
-  if (low + 2 * Bits > 32)
-    x = __funnelshift_r(x, words[(bit / 32 + 1) % Bits], low) << 7;
-  else
-    x = low < 7 ? x << (7 - low) : x >> (low - 7);
-  uint32_t y;
-  asm volatile("ld.shared.b32 %0, [%1 + %2];" : "=r"(y) : "r"((x & kMask) | lane), "n"(Table));
-  return y;
+// z - x y.
+__device__ inline uint32_t less_pairs(uint32_t x, uint32_t y, uint32_t z) {
+  uint32_t w;
+  asm("{ .reg .b32 n; neg.f16x2 n, %1; fma.rn.f16x2 %0, n, %2, %3; }"
+      : "=r"(w)
+      : "r"(x), "r"(y), "r"(z));
+  return w;
+}
+__device__ inline void sync_team(int barrier, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
 // The power of two of all levels.
@@ -114,20 +138,60 @@ __device__ inline Power power_of_levels(const View<1>& levels, int count) {
   return power_of(most);
 }
 
+// The table of keys; that of values is 128 bytes after it.
 template <int Bits>
-__device__ inline void fill_table(const View<1>& levels, float down, unsigned char* table) {
-  constexpr int kEntries = 1 << 2 * Bits, kMask = (1 << Bits) - 1;
-  for (int i = threadIdx.x; i < kEntries * 32; i += blockDim.x) {
-    const int entry = i / 32;
-    reinterpret_cast<uint32_t*>(table)[i] = pack<FOVEA_F16>(
-        *levels.at<float>(entry & kMask) * down, *levels.at<float>(entry >> Bits) * down);
+class Table {
+ public:
+  // Of the codes of an entry's pairs, low bits first.
+  static __device__ void fill(const View<1>& levels, float down, unsigned char* table) {
+    constexpr int kEntries = Room{Bits, 0}.table() / 256, kMask = (1 << Bits) - 1;
+    for (int i = threadIdx.x; i < kEntries * 32; i += blockDim.x) {
+      const int entry = i / 32, codes = Bits == 2 ? entry >> i % 2 * 4 : entry;
+      *reinterpret_cast<uint32_t*>(table + entry * 256 + i % 32 * 4) = pack<FOVEA_F16>(
+          *levels.at<float>(codes & kMask) * down, *levels.at<float>(codes >> Bits & kMask) * down);
+    }
   }
-}
 
-template <int Bits, int Width>
+  __device__ Table(uint32_t table, int lane)
+      : table_(table), lane_(Bits == 2 ? lane % 16 * 8 : lane * 4) {}
+
+  // Four pairs of interleaved codes, low bits first.
+  template <int From>
+  __device__ void look_up(uint32_t codes, uint32_t (&to)[4]) const {
+    if constexpr (Bits == 2) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        asm("ld.shared.v2.b32 {%0, %1}, [%2 + %3];"
+            : "=r"(to[2 * i]), "=r"(to[2 * i + 1])
+            : "r"(table_ + __byte_perm(codes, lane_, 0x7704 | i << 4)), "n"(From));
+    } else {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const uint32_t entry = i < 2 ? codes << (8 - 6 * i) : codes >> (6 * i - 8);
+        const uint32_t at =
+            Bits == 4 ? __byte_perm(codes, lane_, 0x7704 | i << 4) : (entry & 0x3f00) | lane_;
+        asm("ld.shared.b32 %0, [%1 + %2];" : "=r"(to[i]) : "r"(table_ + at), "n"(From));
+      }
+    }
+  }
+
+ private:
+  const uint32_t table_, lane_;
+};
+
+// Norms: format 2, else 1.
+template <int Bits, int Width, bool Norms>
 class Levels {
-  using R = Room<Bits, Width>;
-  static constexpr int kTiles = Width / 16, kParts = Width / 32;
+  static constexpr Room kRoom{Bits, Width};
+  static constexpr int kTiles = Width / 16;
+  static constexpr int kRow = kRoom.row();
+  // Copies of a row, and rows that a warp copies at once.
+  static constexpr int kChunk = kRow % 16 ? 8 : 16, kChunks = kRow / kChunk;
+  static constexpr int kValuesAtOnce = 32 / kChunks;
+  static constexpr int kUnits = Width / 64;       // of eight channels that a lane has of a value
+  static constexpr int kKeys = 0, kValues = 128;  // tables
+  // Every second code.
+  static constexpr uint32_t kEven = Bits == 4 ? 0x0f0f0f0f : Bits == 3 ? 0x1c71c7 : 0x33333333;
 
  public:
   // Where a tile is: a page's number and the tile in it.
@@ -135,32 +199,37 @@ class Levels {
     int id, block;
   };
 
-  __device__ Levels(const LevelSplit& f, const Tile& tile, uint32_t tables, unsigned char* room,
-                    const Power& k_power, const Power& v_power)
+  // `team`: shared memory of the team; `number`: its own, and `member` the warp's in it.
+  __device__ Levels(const LevelSplit& f, const Tile& tile, uint32_t table, unsigned char* room,
+                    unsigned char* team, int number, int member, const Power& k_power,
+                    const Power& v_power)
       : f_(f),
         tile_(tile),
         room_(room),
-        norms_(f.cache.format == FOVEA_X_KV_FORMAT_NORMS),
+        team_(team),
+        member_(member),
+        barrier_(1 + number),
         lane_(threadIdx.x % 32),
         r_(lane_ / 4),
         t_(lane_ % 4),
-        table_(tables + 4 * lane_),
+        table_(table, lane_),
         v_up_(v_power.up) {
     if (f.a.dtype == FOVEA_BF16)
-      load_queries<FOVEA_BF16, false>(f.a, tile, f.packed, q_, factor_);
+      load_queries<FOVEA_BF16, true>(f.a, tile, f.packed, q_, factor_);
     else
-      load_queries<FOVEA_F16, false>(f.a, tile, f.packed, q_, factor_);
+      load_queries<FOVEA_F16, true>(f.a, tile, f.packed, q_, factor_);
     set_channels(k_power), find_sources();
 #pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      factor_[0][k] = fmaxf(factor_[0][k] * key_.up, kFactorLeast);
-      const int64_t p = (tile.first + 2 * t_ + k) / f.packed + tile.length - tile.q.rows;
-      low_[k] = limit_low(f.a.mask.window, p);
-      high_[k] = limit_high(f.a.mask.window, p, tile.length);
-    }
-    const int64_t back = tile.length - tile.q.rows;
-    low_all_ = limit_low(f.a.mask.window, (tile.first + kRows - 1) / f.packed + back);
-    high_all_ = limit_high(f.a.mask.window, tile.first / f.packed + back, tile.length);
+    for (int k = 0; k < 2; ++k) factor_[0][k] = fmaxf(factor_[0][k] * key_.up, kFactorLeast);
+    low_all_ = max(firsts(), low_of(kRows - 1)), high_all_ = high_of(0);
+    if (outliers())
+      for (int i = lane_; i < kRoom.spots() / 16; i += 32) spots()[i] = uint4{};
+    if (!Norms)
+      for (int n = 0; n < 2; ++n) {
+        pad_list(shared_of(n) + k_list_at(), f.cache.k_outliers, f.k_slots);
+        pad_list(shared_of(n) + v_list_at(), f.cache.v_outliers, f.v_slots);
+      }
+    __syncwarp();
   }
 
   __device__ Place place(int tile) const {
@@ -173,384 +242,632 @@ class Levels {
     return at.id >= 0 && at.id < f_.pool;
   }
 
-  __device__ void load(const Place& at) {
-    if (!there(at)) return;
-    load_keys(at), load_bound(at), load_values(at);
+  // The first tokens of tile n, which is there.
+  __device__ void add_firsts(int n) {
+    const int end = min(min(tile_.high, (n + 1) * kTokens), firsts());
+#pragma unroll 1
+    for (int j = max(n * kTokens, tile_.low); j < end; ++j) add_first(j);
   }
 
-  // Tile n at `at`, whose codes are in registers; those of `next` are there after it.
-  __device__ void step(int n, const Place& at, const Place& next) {
+  // Keys of tile n and what its team shares; two groups of copies a tile are these and copy_values.
+  __device__ void copy_keys(int n, const Place& at) {
+    if (there(at)) {
+      load_bound(at);
+      constexpr int kChunks = kRoom.keys() / 16;
+      const unsigned char* from = source(keys_, f_.k_code, at);
+#pragma unroll
+      for (int i = 0; i * 32 < kChunks; ++i)
+        if (kChunks % 32 == 0 || lane_ + 32 * i < kChunks)
+          copy_async(shared_address(room_) + key_chunk(lane_) * 16 + i * 512, from + i * 512, true);
+      if (f_.team_bytes) copy_team(n, at);
+    }
+    copy_commit();
+  }
+  __device__ void copy_values(const Place& at) const {
+    if (there(at)) {
+      const unsigned char* from = source(values_, f_.v_code, at);
+      const uint32_t row = f_.v_code.tile / kTokens;
+#pragma unroll
+      for (int token = 0; token < kTokens; token += kValuesAtOnce) {
+        const int mine = token + lane_ / kChunks, chunk = lane_ % kChunks * kChunk;
+        if (lane_ >= kValuesAtOnce * kChunks || mine >= kTokens) continue;
+        const uint32_t to =
+            shared_address(value_codes()) + mine * kRow + mine / 8 * Room::kPad + chunk;
+        if constexpr (kChunk == 16)
+          copy_async(to, from + token * row, true);
+        else
+          copy_async_8(to, from + token * row);
+      }
+    }
+    copy_commit();
+  }
+  // All warps of the team wait for keys and for what is shared.
+  __device__ void wait_keys() const {
+    copy_wait<1>();
+    __syncwarp();
+    if (f_.team_bytes) sync_team(barrier_, f_.team * 32);
+  }
+
+  // Tile n, whose keys are there; then those of `next` are under way.
+  __device__ void step(int n, const Place& next) {
     const int first = n * kTokens, j = first + lane_;
-    const bool seen = j >= tile_.low && j < tile_.high;
-    const bool firsts = first < f_.cache.firsts, more = there(next);
-    Token token{norms_ ? norm_ : 1.f, seen ? range_ : 0.f, seen ? offset_ : 0.f};
-    __syncwarp();  // the last tile's values are read
-    form_keys();
-    if (more) load_keys(next), load_bound(next);
-    __syncwarp();
-    if (f_.cache.k_outliers && seen && j >= f_.cache.firsts) add_key_outliers(at);
-    if (firsts) put_first_keys(first, token);
-    __syncwarp();
+    const bool seen = j >= max(tile_.low, firsts()) && j < tile_.high;
+    Token token{norm_, seen ? range_ : 0.f, seen ? offset_ : 0.f, seen ? range_ : 0.f};
+    const Spots k_spots = f_.k_slots && !Norms ? key_spots(n, seen) : Spots{};
     float x[2][1][4] = {};
-    scores(n, x);
-    if (norms_ || firsts) scale(token.scale, x);
+    if (Norms ? !f_.turns : f_.turns && f_.k_slots)
+      scores<true>(n, x);
+    else
+      scores<false>(n, x);
+    __syncwarp();  // keys and their spots are read
+    copy_keys(n + 1, next);
+    if (f_.k_slots && !Norms) {
+      clear(k_spots, [&](int channel) { return key_spot(channel); });
+      __syncwarp();
+    }
+    const Spots v_spots = f_.v_slots && !Norms ? value_spots(n, seen, token) : Spots{};
+    if constexpr (Norms) scale(token.scale, x);
     if (first < low_all_ || first + kTokens > high_all_) mask(first, x);
     softmax_.step(x, o_, factor_);
-    __syncwarp();  // keys are read
-    form_values();
-    if (more) load_values(next);
-    __syncwarp();
-    if (f_.cache.v_outliers) add_value_outliers(at, seen && j >= f_.cache.firsts, token);
-    if (firsts) put_first_values(first, token);
-    __syncwarp();
-    values(token, x);
+    copy_wait<1>();
+    __syncwarp();  // values and their spots are there
+    if (!Norms && f_.v_slots)
+      values<!Norms>(token, x);  // no such instance in format 2
+    else
+      values<false>(token, x);
+    __syncwarp();  // and are read
+    if (f_.v_slots && !Norms) clear(v_spots, [&](int channel) { return value_spot(channel); });
+    copy_values(next);
   }
 
   __device__ void save(int split) {
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       const float all = softmax_.total(0, k), top = softmax_.top[0][k] * factor_[0][k];
-      float offset = o_[kTiles][0][k];
+      float offset = 0;
+      if constexpr (!Norms) {
+        offset = o_[kTiles][0][k] + o_[kTiles][0][k + 2];
 #pragma unroll
-      for (int lane = 4; lane < 32; lane *= 2) offset += __shfl_xor_sync(~0u, offset, lane);
+        for (int lane = 4; lane < 32; lane *= 2) offset += __shfl_xor_sync(~0u, offset, lane);
+      }
       const int m = tile_.first + 2 * t_ + k;
       if (m >= tile_.rows) continue;
       const int64_t token = tile_.q.batch * f_.a.s + tile_.q.row_begin + m / f_.packed;
       const int64_t h = tile_.head * f_.packed + m % f_.packed;
-      float* to = f_.out.o_row(split, token, h);
+      float* to = f_.out.o_row(split, token, h) + Width / 8 * r_;
+      const float by = all == 0 ? 0.f : 1.f / all;
 #pragma unroll
       for (int w = 0; w < kTiles; ++w)
 #pragma unroll
         for (int half = 0; half < 2; ++half)
-          to[16 * w + r_ + 8 * half] =
-              all == 0 ? 0.f : (o_[w][0][k + 2 * half] * grain_ + offset) / all;
+          to[2 * w + half] = all == 0 ? 0.f : fmaf(o_[w][0][k + 2 * half], grain_, offset) * by;
       if (r_ == 0)
         *f_.out.lse_row(split, token, h) = all == 0 ? kLowest : (top + log2f(all)) * kLn2;
     }
   }
 
  private:
-  // What a lane's token is multiplied by, see above: s_j, R_j and the offset.
+  // What a lane's token is multiplied by, see above: s_j, R_j, the offset and F_j.
   struct Token {
-    float scale, range, offset;
+    float scale, range, offset, far;
+  };
+  // Spots that are set: of the first entries, and those that follow.
+  struct Spots {
+    int at[Room::kAtOnce];
+    const uint32_t* more;
   };
 
-  // range and offset of channels lane + 32 i, over S.
+  __device__ bool outliers() const {
+    return !Norms && (f_.k_slots || f_.v_slots);
+  }
+  __device__ int firsts() const {
+    return static_cast<int>(f_.cache.firsts);
+  }
+  __device__ unsigned char* value_codes() const {
+    return room_ + kRoom.keys();
+  }
+  // Of channels 4 n .. 4 n + 3: two pairs of ranges, two of offsets, over S.
+  __device__ uint4* bounds() const {
+    return reinterpret_cast<uint4*>(room_ + kRoom.keys() + kRoom.values());
+  }
+  __device__ uint4* spots() const {
+    return bounds() + kRoom.bounds() / 16;
+  }
+  __device__ unsigned char* shared_of(int n) const {
+    return team_ + n % 2 * f_.team_bytes;
+  }
+  __device__ int k_list_at() const {
+    return f_.turns ? kRoom.turns() : 0;
+  }
+  __device__ int v_list_at() const {
+    return k_list_at() + Room::list(f_.k_slots);
+  }
+  // A team's lanes, eight for a token.
+  __device__ int list_token() const {
+    return member_ * 4 + lane_ / 8;
+  }
+  __device__ void pad_list(unsigned char* list, int64_t entries, int slots) const {
+#pragma unroll 1
+    for (int token = list_token(); slots && token < kTokens; token += f_.team * 4)
+#pragma unroll 1
+      for (int n = static_cast<int>(entries) + lane_ % 8; n < Room::pitch(slots); n += 8)
+        reinterpret_cast<uint32_t*>(list)[token * Room::pitch(slots) + n] = kv::kNoEntry;
+  }
+  __device__ void copy_list(const View<3>& outliers, const Step& step, int64_t entries, int slots,
+                            const Place& at, uint32_t to) const {
+    if (!slots) return;
+    const uint32_t row = step.tile / kTokens;
+    const int count = static_cast<int>(entries);
+    const unsigned char* from = source(static_cast<const unsigned char*>(outliers.data), step, at);
+#pragma unroll 1
+    for (int token = list_token(); token < kTokens; token += f_.team * 4)
+#pragma unroll 1
+      for (int n = lane_ % 8; n < count; n += 8)
+        copy_async_4(to + (token * Room::pitch(slots) + n) * 4, from + token * row + n * 4);
+  }
+
   __device__ void set_channels(const Power& level) {
-    const kv::Cache& c = f_.cache;
     key_ = level;
+    if constexpr (Norms) return;
+    const kv::Cache& c = f_.cache;
+    const bool mine = lane_ < Width / 4;
+    float range[4], offset[4], most = 0;
 #pragma unroll
-    for (int i = 0; i < kParts; ++i) k_range_[i] = 0x3c003c00u, k_offset_[i] = 0;
-    if (norms_) return;
-    float range[kParts], offset[kParts], most = 0;
-#pragma unroll
-    for (int i = 0; i < kParts; ++i) {
-      range[i] = *c.k_range.at<float>(tile_.head, lane_ + 32 * i) * level.up;
-      offset[i] = *c.k_offset.at<float>(tile_.head, lane_ + 32 * i);
+    for (int i = 0; i < 4; ++i) {
+      range[i] = mine ? *c.k_range.at<float>(tile_.head, 4 * lane_ + i) * level.up : 0.f;
+      offset[i] = mine ? *c.k_offset.at<float>(tile_.head, 4 * lane_ + i) : 0.f;
       most = fmaxf(most, 2 * fabsf(range[i]) + fabsf(offset[i]));
     }
     key_ = power_of(lanes_max<32>(most));
-#pragma unroll
-    for (int i = 0; i < kParts; ++i) {
-      const float x = range[i] * key_.down, y = offset[i] * key_.down;
-      k_range_[i] = pack<FOVEA_F16>(x, x), k_offset_[i] = pack<FOVEA_F16>(y, y);
-    }
+    const auto pair = [&](float x, float y) {
+      return pack<FOVEA_F16>(x * key_.down, y * key_.down);
+    };
+    if (mine)
+      bounds()[lane_] = uint4{pair(range[0], range[1]), pair(range[2], range[3]),
+                              pair(offset[0], offset[1]), pair(offset[2], offset[3])};
   }
 
   // Where the lane's part of every first tile is.
   __device__ void find_sources() {
     const kv::Cache& c = f_.cache;
     const int head = tile_.head;
-    keys_ = c.k_code.at<uint32_t>(0, 0, head) + lane_ * Bits;
-    values_ = c.v_code.at<uint32_t>(0, lane_ / kParts, head) + lane_ % kParts * Bits;
-    bounds_ = norms_ ? c.v_norm.at<float>(0, lane_, head) : c.v_bound.at<float>(0, lane_);
-    norms_of_keys_ = c.k_norm.at<float>(0, lane_, head);
+    const auto bytes = [](const void* x) { return static_cast<const unsigned char*>(x); };
+    keys_ = bytes(c.k_code.at<uint32_t>(0, 0, head)) + lane_ * 16;
+    values_ =
+        bytes(c.v_code.at<uint32_t>(0, lane_ / kChunks % kTokens, head)) + lane_ % kChunks * kChunk;
+    bounds_ = bytes(Norms ? c.v_norm.at<float>(0, lane_, head) : c.v_bound.at<float>(0, lane_));
+    norms_of_keys_ = bytes(c.k_norm.at<float>(0, lane_, head));
   }
-  template <class T>
-  static __device__ const T* source(const T* base, const Step& step, const Place& at) {
-    return reinterpret_cast<const T*>(
-        reinterpret_cast<const unsigned char*>(base) +
-        static_cast<uint64_t>(static_cast<uint32_t>(at.id)) * step.page +
-        static_cast<uint64_t>(static_cast<uint32_t>(at.block)) * step.tile);
-  }
-  __device__ void load_keys(const Place& at) {
-    const uint32_t* from = source(keys_, f_.k_code, at);
-#pragma unroll
-    for (int i = 0; i < kParts; ++i) load_words(from + i * 32 * Bits, k_[i]);
-  }
-  // Part i is 32 channels of token (32 i + lane) / kParts.
-  __device__ void load_values(const Place& at) {
-    const auto* from = reinterpret_cast<const unsigned char*>(source(values_, f_.v_code, at));
-#pragma unroll
-    for (int i = 0; i < kParts; ++i, from += f_.v_code_rows)
-      load_words(reinterpret_cast<const uint32_t*>(from), v_[i]);
+  static __device__ const unsigned char* source(const unsigned char* base, const Step& step,
+                                                const Place& at) {
+    return base + static_cast<uint64_t>(static_cast<uint32_t>(at.id)) * step.page +
+           static_cast<uint64_t>(static_cast<uint32_t>(at.block)) * step.tile;
   }
   __device__ void load_bound(const Place& at) {
-    if (norms_) {
-      norm_ = __ldg(source(norms_of_keys_, f_.k_norm, at));
-      range_ = __ldg(source(bounds_, f_.v_norm, at)) * v_up_, offset_ = 0;
+    const auto number = [](const unsigned char* from) {
+      return __ldg(reinterpret_cast<const float*>(from));
+    };
+    if constexpr (Norms) {
+      norm_ = number(source(norms_of_keys_, f_.k_norm, at));
+      range_ = number(source(bounds_, f_.v_norm, at)) * v_up_;
     } else {
-      const float* from = source(bounds_, f_.v_bound, at);
-      offset_ = __ldg(from), range_ = __ldg(from + f_.cache.v_bound.stride[2]) * v_up_;
+      const unsigned char* from = source(bounds_, f_.v_bound, at);
+      offset_ = number(from), range_ = number(from + f_.cache.v_bound.stride[2] * 4) * v_up_;
     }
   }
+  // Of 4 bits: channels of a lane and of t + 2 would have the same banks.
+  static __device__ int key_chunk(int n) {
+    return Bits == 4 ? n ^ (n >> 3 & 1) : n;
+  }
+  __device__ void copy_team(int n, const Place& at) const {
+    const uint32_t to = shared_address(shared_of(n));
+    if (f_.turns) {
+      const auto* from = reinterpret_cast<const unsigned char*>(f_.turns) +
+                         static_cast<int64_t>(n) * kRoom.turns();
+#pragma unroll 1
+      for (int i = (member_ * 32 + lane_) * 16; i < kRoom.turns(); i += f_.team * 512)
+        copy_async(to + i, from + i, true);
+    }
+    const kv::Cache& c = f_.cache;
+    copy_list(c.k_outlier, f_.k_outlier, c.k_outliers, f_.k_slots, at, to + k_list_at());
+    copy_list(c.v_outlier, f_.v_outlier, c.v_outliers, f_.v_slots, at, to + v_list_at());
+  }
+  // The first entry of the lane's token that is of this head or a later one.
+  __device__ const uint32_t* find(const unsigned char* lists, int slots, bool seen) const {
+    const auto* list = reinterpret_cast<const uint32_t*>(lists) + lane_ * Room::pitch(slots);
+    const uint32_t head = tile_.head * Width;
+    const uint32_t* at = list;
+    const auto move = [&](int by) { at += (at[by - 1] & 65535) < head ? by : 0; };
+    for (int by = slots / 2; by > 8; by /= 2) move(by);
+#pragma unroll
+    for (int by = 8; by; by /= 2) move(by);
+    return seen ? at : list + slots;
+  }
+  // An entry's channel in this head; others are Width or more.
+  __device__ uint32_t channel_of(uint32_t entry) const {
+    return (entry & 65535) - tile_.head * Width;
+  }
+  // Calls of(channel, lacks) for the entries of this head from `at` on.
+  template <class Of>
+  __device__ void walk(const uint32_t* at, const Of& of) const {
+#pragma unroll 1
+    for (; channel_of(*at) < Width; ++at) of(channel_of(*at), kv::lacks_of(*at));
+  }
+  // Sets spot(channel) to number(lacks) for those entries; without branches for the first ones.
+  template <class Spot, class Number>
+  __device__ Spots set(const uint32_t* at, const Spot& spot, const Number& number) const {
+    uint32_t entries[Room::kAtOnce];  // loaded before stores, which may alias them
+#pragma unroll
+    for (int i = 0; i < Room::kAtOnce; ++i) entries[i] = at[i];
+    Spots spots;
+#pragma unroll
+    for (int i = 0; i < Room::kAtOnce; ++i) {
+      const uint32_t channel = channel_of(entries[i]);
+      spots.at[i] = below(channel, Width, spot(channel % Width), kIdle);
+      spot_at(spots.at[i]) = from_float<f16>(number(kv::lacks_of(entries[i])));
+    }
+    spots.more = at + Room::kAtOnce;
+    walk(spots.more, [&](int channel, float lacks) {
+      spot_at(spot(channel)) = from_float<f16>(number(lacks));
+    });
+    return spots;
+  }
+  template <class Spot>
+  __device__ void clear(const Spots& spots, const Spot& spot) const {
+#pragma unroll
+    for (int i = 0; i < Room::kAtOnce; ++i) spot_at(spots.at[i]) = f16(0);
+    walk(spots.more, [&](int channel, float) { spot_at(spot(channel)) = f16(0); });
+  }
+  __device__ f16& spot_at(int at) const {
+    return *reinterpret_cast<f16*>(reinterpret_cast<unsigned char*>(spots()) + at);
+  }
+  static constexpr int kIdle = kRoom.spots() - 16;
+  // Where products read what the lane's token lacks.
+  __device__ int key_spot(int channel) const {
+    const int j = lane_, block = j % 8 / 2, row = j / 8 * 2 + j % 2;
+    return block / 2 * 512 + row * 64 + block % 2 * 4 + channel / 16 * 1024 + channel / 4 % 4 * 16 +
+           channel / 2 % 2 * 8 + channel % 2 * 2;
+  }
+  __device__ int value_spot(int channel) const {
+    const int j = lane_, row = channel / (Width / 8), i = channel % (Width / 8);
+    return j % 8 / 4 * 512 + j / 8 * 16 + j % 4 / 2 * 8 + j % 2 * 2 + i / 2 * 1024 + row * 64 +
+           i % 2 * 4;
+  }
+  __device__ Spots key_spots(int n, bool seen) const {
+    const uint32_t* from = find(shared_of(n) + k_list_at(), f_.k_slots, seen);
+    const Spots spots = set(
+        from, [&](int channel) { return key_spot(channel); },
+        [&](float lacks) { return lacks * key_.down; });
+    __syncwarp();
+    return spots;
+  }
+  // Gives the token a number to be multiplied by, where its range is too small for what it lacks.
+  __device__ Spots value_spots(int n, bool seen, Token& token) const {
+    const uint32_t* from = find(shared_of(n) + v_list_at(), f_.v_slots, seen);
+    const float by = 1.f / token.range;
+    bool far = false;
+    const auto spot = [&](int channel) { return value_spot(channel); };
+    const Spots spots = set(from, spot, [&](float lacks) {
+      far |= !(fabsf(lacks * by) <= kLarge);  // perhaps of another head
+      return lacks * by;
+    });
+    if (!far) return spots;
+    float large = kFactorLeast;
+    walk(from, [&](int, float lacks) { large = fmaxf(large, fminf(fabsf(lacks), kLarge * 4)); });
+    token.far = fmaxf(large / kLarge, fabsf(token.range));
+    walk(from, [&](int channel, float lacks) {
+      spot_at(spot(channel)) = from_float<f16>(lacks / token.far);
+    });
+    return spots;
+  }
 
-  __device__ void form_keys() {
+  // The tokens of row r that block n of scores has.
+  __device__ int token_of(int n) const {
+    return r_ / 2 * 8 + r_ % 2 + 2 * n;
+  }
+  // Codes of the lane's tokens of two channels, the first one's in even places.
+  __device__ uint32_t key_codes(const unsigned char* x, const unsigned char* y) const {
+    const auto word = [](const unsigned char* from) {
+      return *reinterpret_cast<const uint32_t*>(from);
+    };
+    if constexpr (Bits == 3) {
+      const int shift = r_ / 2 * 24 % 32 + r_ % 2 * 3;
+      const uint32_t low = __funnelshift_r(word(x), word(x + 4), shift);
+      const uint32_t high = __funnelshift_r(word(y), word(y + 4), shift);
+      return merge_bits(kEven, low, high << 3);
+    } else {
+      const int shift = (Bits == 2 ? r_ / 2 % 2 * 16 : 0) + r_ % 2 * Bits;
+      const uint32_t one = word(x), two = word(y);
+      return merge_bits(kEven, __funnelshift_r(one, one, shift),
+                        __funnelshift_r(two, two, shift - Bits));
+    }
+  }
+  // a[i]: tokens of blocks 2 i and 2 i + 1, channels of tile k.
+  template <bool Usual>
+  __device__ void form_keys(int k, uint32_t (&a)[2][4]) const {
+    constexpr int kChannel = Bits * 4;
+    const int flip = Bits == 4 ? t_ / 2 : 0;
+    const unsigned char* from = room_ + (16 * k + 4 * t_) * kChannel + r_ / 2 * 8 * Bits / 32 * 4;
+    const unsigned char *even = from + flip * kChannel, *odd = from + (1 - flip) * kChannel;
 #pragma unroll
-    for (int i = 0; i < kParts; ++i)
+    for (int pair = 0; pair < 2; ++pair) {
+      uint32_t x[4];
+      table_.template look_up<kKeys>(
+          key_codes(even + pair * 2 * kChannel, odd + pair * 2 * kChannel), x);
 #pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        uint32_t x[4];
+      for (int n = 0; n < 4; ++n) a[n / 2][n % 2 + 2 * pair] = x[n];
+    }
+    if constexpr (!Norms) {
+      const uint4 bound = bounds()[4 * k + t_];
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
 #pragma unroll
         for (int w = 0; w < 4; ++w)
-          x[w] = fused2(levels_of<Bits, 0>(table_, k_[i], 4 * n + w), k_range_[i], k_offset_[i]);
-        store_4(room_ + (lane_ + 32 * i) * R::kKeyRow + n * 16, x);
-      }
-  }
-  // A pitch of 17 chunks, and chunks past channel 64 moved by two, spread rows over the banks.
-  static __device__ int value_chunk(int chunk) {
-    return chunk ^ (chunk / 8 * 2);
-  }
-  __device__ void form_values() {
-#pragma unroll
-    for (int i = 0; i < kParts; ++i) {
-      unsigned char* row = room_ + (32 * i + lane_) / kParts * R::kValueRow;
-#pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        uint32_t x[4];
-#pragma unroll
-        for (int w = 0; w < 4; ++w) x[w] = levels_of<Bits, R::kTable>(table_, v_[i], 4 * n + w);
-        store_4(row + value_chunk(lane_ % kParts * 4 + n) * 16, x);
-      }
-    }
-  }
-  __device__ f16* key_at(int token, int channel) const {
-    return reinterpret_cast<f16*>(room_ + channel * R::kKeyRow) + token;
-  }
-  __device__ f16* value_at(int token, int channel) const {
-    return reinterpret_cast<f16*>(room_ + token * R::kValueRow + value_chunk(channel / 8) * 16) +
-           channel % 8;
-  }
-  static __device__ void add(f16* to, float x) {
-    *to = from_float<f16>(to_float(*to) + x);
-  }
-
-  // Calls of(channel, lacks) for the entries of the lane's token that are of this head: a few of
-  // many, so they are found first.
-  template <class Of>
-  __device__ void each_outlier(const View<3>& outliers, const Step& step, int64_t count,
-                               const Place& at, const Of& of) const {
-    const uint32_t* from = source(outliers.at<uint32_t>(0, lane_), step, at);
-    const auto entry = [&](int n) { return __ldg(from + n); };
-    const auto channel = [&](uint32_t one) { return (one & 65535) - tile_.head * Width; };
-    for (int first = 0; first < count; first += 32) {
-      const int end = min(static_cast<int>(count) - first, 32);
-      uint32_t found = 0;
-#pragma unroll 4
-      for (int n = 0; n < end; ++n)
-        if (channel(entry(first + n)) < Width) found |= 1u << n;
-      for (; found; found &= found - 1) {
-        const uint32_t one = entry(first + __ffs(found) - 1);
-        of(static_cast<int>(channel(one)), kv::lacks_of(one));
-      }
-    }
-  }
-  __device__ void add_key_outliers(const Place& at) const {
-    each_outlier(f_.cache.k_outlier, f_.k_outlier, f_.cache.k_outliers, at,
-                 [&](int channel, float lacks) { add(key_at(lane_, channel), lacks * key_.down); });
-  }
-  __device__ void add_value_outliers(const Place& at, bool active, Token& token) const {
-    const float by = 1.f / token.range;
-    const auto is_large = [&](float lacks) { return !(fabsf(lacks * by) <= kLarge); };
-    float large = 0;
-    if (active)
-      each_outlier(f_.cache.v_outlier, f_.v_outlier, f_.cache.v_outliers, at,
-                   [&](int channel, float lacks) {
-                     if (!is_large(lacks)) return add(value_at(lane_, channel), lacks * by);
-                     large = fmaxf(large, fmaxf(kFactorLeast, fminf(fabsf(lacks), kLarge * 4)));
-                   });
-    if (!__any_sync(~0u, large > 0)) return;
-    if (large == 0) return;
-    // A range of the token's own, which its outliers can be told in.
-    const float wider = fmaxf(large / kLarge, fabsf(token.range)), shrink = token.range / wider;
-    for (int channel = 0; channel < Width; ++channel) {
-      f16* at_channel = value_at(lane_, channel);
-      *at_channel = from_float<f16>(to_float(*at_channel) * shrink);
-    }
-    each_outlier(f_.cache.v_outlier, f_.v_outlier, f_.cache.v_outliers, at,
-                 [&](int channel, float lacks) {
-                   if (is_large(lacks)) add(value_at(lane_, channel), lacks / wider);
-                 });
-    token.range = wider;
-  }
-
-  // Puts one first token, over a power of two of its own, which it gives.
-  template <class At>
-  __device__ float put_first(const View<4>& from, int j, const At& at) const {
-    float x[kParts], most = 0;
-#pragma unroll
-    for (int i = 0; i < kParts; ++i) {
-      x[i] = load_float(from.at<uint16_t>(tile_.row, j, tile_.head, lane_ + 32 * i), f_.a.dtype, 0);
-      most = fmaxf(most, fabsf(x[i]));
-    }
-    const Power power = power_of(lanes_max<32>(most));
-#pragma unroll
-    for (int i = 0; i < kParts; ++i) *at(lane_ + 32 * i) = from_float<f16>(x[i] * power.down);
-    return power.up;
-  }
-  __device__ int first_end(int first) const {
-    return static_cast<int>(
-        min(f_.cache.firsts, static_cast<int64_t>(min(tile_.high, first + kTokens))));
-  }
-  __device__ void put_first_keys(int first, Token& token) const {
-    for (int j = max(first, tile_.low); j < first_end(first); ++j) {
-      const float up =
-          put_first(f_.cache.k_first, j, [&](int channel) { return key_at(j - first, channel); });
-      if (lane_ == j - first) token.scale = up * key_.down;
-    }
-  }
-  __device__ void put_first_values(int first, Token& token) const {
-    for (int j = max(first, tile_.low); j < first_end(first); ++j) {
-      const float up =
-          put_first(f_.cache.v_first, j, [&](int channel) { return value_at(j - first, channel); });
-      if (lane_ == j - first) token.range = up, token.offset = 0;
-    }
-  }
-
-  // x[i]: tokens 16 i + r, and 8 more.
-  __device__ void scores(int n, float (&x)[2][1][4]) const {
-    const uint32_t rows =
-        shared_address(room_) + inner_row(lane_) * R::kKeyRow + inner_chunk(lane_) * 16;
-    const auto part = [&](int k, int i, uint32_t(&a)[4]) {
-      load_matrices_transposed(a, rows + k * 16 * R::kKeyRow + i * 32);
-    };
-    if (!f_.turns) {
-#pragma unroll
-      for (int k = 0; k < kTiles; ++k)
+          a[i][w] = fma_pairs(a[i][w], w < 2 ? bound.x : bound.y, w < 2 ? bound.z : bound.w);
+      if (Usual || f_.k_slots)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          uint32_t a[4];
-          part(k, i, a);
-          mma<FOVEA_F16>(x[i][0], a, q_[k][0][0], q_[k][0][1]);
+          const uint4 lacks = spots()[(2 * k + i) * 32 + lane_];
+          a[i][0] = add_pairs(a[i][0], lacks.x), a[i][1] = add_pairs(a[i][1], lacks.y);
+          a[i][2] = add_pairs(a[i][2], lacks.z), a[i][3] = add_pairs(a[i][3], lacks.w);
         }
-      return;
     }
-    const auto* turns = reinterpret_cast<const uint4*>(f_.turns) +
-                        static_cast<int64_t>(n) * (2 * kTiles / 2 * 64) + lane_;
+  }
+  // Turns tiles k and k + kTiles / 2.
+  __device__ void turn(int n, int k, uint32_t (&low)[2][4], uint32_t (&high)[2][4]) const {
+    const auto* from = reinterpret_cast<const uint4*>(shared_of(n)) + k * 128 + lane_;
 #pragma unroll
-    for (int k = 0; k < kTiles / 2; ++k)
+    for (int i = 0; i < 2; ++i) {
+      const uint4 c = from[i * 32], s = from[i * 32 + 64];
+      const uint32_t cos[4] = {c.x, c.y, c.z, c.w}, sin[4] = {s.x, s.y, s.z, s.w};
+#pragma unroll
+      for (int w = 0; w < 4; ++w) {
+        const uint32_t y = low[i][w], z = high[i][w];
+        low[i][w] = less_pairs(z, sin[w], mul_pairs(y, cos[w]));
+        high[i][w] = fma_pairs(y, sin[w], mul_pairs(z, cos[w]));
+      }
+    }
+  }
+  // x[i]: tokens of blocks 2 i and 2 i + 1.  Usual: without branches, in format 1 with cos and
+  // outliers, in format 2 with neither.
+  template <bool Usual>
+  __device__ void scores(int n, float (&x)[2][1][4]) const {
+    constexpr int kHalf = kTiles / 2;
+#pragma unroll
+    for (int k = 0; k < kHalf; ++k) {
+      uint32_t low[2][4], high[2][4];
+      form_keys<Usual>(k, low), form_keys<Usual>(k + kHalf, high);
+      if (Usual ? !Norms : f_.turns != nullptr) turn(n, k, low, high);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
-        const uint4 c = __ldg(turns + (i * kTiles / 2 + k) * 64);
-        const uint4 s = __ldg(turns + (i * kTiles / 2 + k) * 64 + 32);
-        const uint32_t cos[4] = {c.x, c.y, c.z, c.w}, sin[4] = {s.x, s.y, s.z, s.w};
-        uint32_t low[4], high[4];
-        part(k, i, low), part(k + kTiles / 2, i, high);
-#pragma unroll
-        for (int w = 0; w < 4; ++w) {
-          const uint32_t y = low[w], z = high[w];
-          low[w] = fused2(z ^ 0x80008000u, sin[w], times2(y, cos[w]));
-          high[w] = fused2(y, sin[w], times2(z, cos[w]));
-        }
-        mma<FOVEA_F16>(x[i][0], low, q_[k][0][0], q_[k][0][1]);
-        mma<FOVEA_F16>(x[i][0], high, q_[k + kTiles / 2][0][0], q_[k + kTiles / 2][0][1]);
+        mma<FOVEA_F16>(x[i][0], low[i], q_[k][0][0], q_[k][0][1]);
+        mma<FOVEA_F16>(x[i][0], high[i], q_[k + kHalf][0][0], q_[k + kHalf][0][1]);
       }
+    }
   }
-  // What lane 16 i + 8 half + r has, of the token in row r of a product.
-  __device__ float of_row(float x, int i, int half) const {
-    return __shfl_sync(~0u, x, 16 * i + 8 * half + r_);
+  // What the lane of the token in block n of row r has.
+  __device__ float of_row(float x, int n) const {
+    return __shfl_sync(~0u, x, token_of(n));
   }
   __device__ void scale(float by, float (&x)[2][1][4]) const {
 #pragma unroll
-    for (int i = 0; i < 2; ++i)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float of = of_row(by, i, half);
-        x[i][0][2 * half] *= of, x[i][0][2 * half + 1] *= of;
-      }
+    for (int n = 0; n < 4; ++n) {
+      const float of = of_row(by, n);
+      x[n / 2][0][n % 2 * 2] *= of, x[n / 2][0][n % 2 * 2 + 1] *= of;
+    }
+  }
+  // What row m of the tile sees.
+  __device__ int64_t place_of_row(int m) const {
+    return (tile_.first + m) / f_.packed + tile_.length - tile_.q.rows;
+  }
+  __device__ int low_of(int m) const {
+    return limit_low(f_.a.mask.window, place_of_row(m));
+  }
+  __device__ int high_of(int m) const {
+    return limit_high(f_.a.mask.window, place_of_row(m), tile_.length);
   }
   __device__ void mask(int first, float (&x)[2][1][4]) const {
 #pragma unroll
-    for (int i = 0; i < 2; ++i)
+    for (int k = 0; k < 2; ++k) {
+      const int low = max(low_of(2 * t_ + k), firsts()), high = high_of(2 * t_ + k);
 #pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const int j = first + 16 * i + r_ + c / 2 * 8;
-        if (j < low_[c % 2] || j >= high_[c % 2]) x[i][0][c] = kLowest;
+      for (int n = 0; n < 4; ++n) {
+        const int j = first + token_of(n);
+        if (j < low || j >= high) x[n / 2][0][n % 2 * 2 + k] = kLowest;
       }
+    }
   }
 
+  // 1 / x of a power of two; large where x is 0.
+  static __device__ float inverse(float x) {
+    return __uint_as_float(0x7f000000u - __float_as_uint(x));
+  }
   // A power of two above all ranges so far, which sums are over.
   __device__ void raise_grain(float range) {
     if (!__any_sync(~0u, fabsf(range) > grain_)) return;
     const float next = fmaxf(grain_, 2 * power_of(lanes_max<32>(fabsf(range))).up);
-    const float shrink = grain_ / next;
+    const float shrink = grain_ * inverse(next);
     grain_ = next;
 #pragma unroll
     for (int w = 0; w < kTiles; ++w)
 #pragma unroll
       for (int c = 0; c < 4; ++c) o_[w][0][c] *= shrink;
   }
+  // Units of the lane's channels of a token, eight codes in the low bits of each.
+  __device__ void value_units(const unsigned char* row, uint32_t (&to)[kUnits]) const {
+    const unsigned char* from = row + r_ * (kRow / 8);
+    if constexpr (Bits == 4 && kUnits == 2) {
+      const uint2 x = *reinterpret_cast<const uint2*>(from);
+      to[0] = x.x, to[1] = x.y;
+    } else if constexpr (Bits == 4) {
+      to[0] = *reinterpret_cast<const uint32_t*>(from);
+    } else if constexpr (Bits == 2 && kUnits == 2) {
+      to[0] = *reinterpret_cast<const uint32_t*>(from), to[1] = to[0] >> 16;
+    } else if constexpr (Bits == 2) {
+      to[0] = *reinterpret_cast<const uint16_t*>(from);
+    } else {
+#pragma unroll
+      for (int u = 0; u < kUnits; ++u) {
+        const int byte = r_ * (kRow / 8) + 3 * u;
+        const auto* words = reinterpret_cast<const uint32_t*>(row) + byte / 4;
+        to[u] = __funnelshift_r(words[0], words[1], byte % 4 * 8);
+      }
+    }
+  }
+  template <bool Outliers>
   __device__ void values(const Token& token, const float (&x)[2][1][4]) {
-    raise_grain(token.range);
-    const float range = token.range / grain_;
-    uint32_t p[2][2];
+    raise_grain(fmaxf(fabsf(token.range), token.far));
+    const auto weights = [&](float by, uint32_t(&p)[4]) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const float by = of_row(range, i, half), offset = of_row(token.offset, i, half);
-        const float p0 = x[i][0][2 * half], p1 = x[i][0][2 * half + 1];
-        o_[kTiles][0][0] = fmaf(p0, offset, o_[kTiles][0][0]);
-        o_[kTiles][0][1] = fmaf(p1, offset, o_[kTiles][0][1]);
-        p[i][half] = transposed(pack<FOVEA_F16>(p0 * by, p1 * by));
+      for (int n = 0; n < 4; ++n) {
+        const float of = of_row(by, n), *from = &x[n / 2][0][n % 2 * 2];
+        p[n] = transposed(pack<FOVEA_F16>(from[0] * of, from[1] * of));
       }
-    const uint32_t rows =
-        shared_address(room_) + inner_row(lane_) * R::kValueRow + inner_chunk(lane_) * 16;
+    };
+    uint32_t p[4], far[4];
+    weights(token.range * inverse(grain_), p);
+    if constexpr (Outliers) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i)
+      for (int n = 0; n < 4; ++n) far[n] = p[n];
+      if (__any_sync(~0u, token.far != token.range)) weights(token.far * inverse(grain_), far);
+    }
+    if constexpr (!Norms) {
 #pragma unroll
-      for (int w = 0; w < kTiles; ++w) {
-        uint32_t a[4];
-        load_matrices_transposed(a, rows + i * 16 * R::kValueRow + value_chunk(2 * w) * 16);
-        mma<FOVEA_F16>(o_[w][0], a, p[i][0], p[i][1]);
+      for (int n = 0; n < 4; ++n) {
+        const float of = of_row(token.offset, n);
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          float& sum = o_[kTiles][0][n % 2 * 2 + k];
+          sum = fmaf(x[n / 2][0][n % 2 * 2 + k], of, sum);
+        }
       }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      uint32_t units[4][kUnits];
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        value_units(value_codes() + t_ * (8 * kRow + Room::kPad) + (4 * half + i) * kRow, units[i]);
+#pragma unroll
+      for (int u = 0; u < kUnits; ++u) {
+        // Of tokens 2 i and 2 i + 1: channels in even places, then in odd ones.
+        uint32_t even[2][4], odd[2][4];
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const uint32_t one = units[2 * i][u], two = units[2 * i + 1][u];
+          table_.template look_up<kValues>(merge_bits(kEven, one, two << Bits), even[i]);
+          table_.template look_up<kValues>(merge_bits(kEven, one >> Bits, two), odd[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int w = 4 * u + i;
+          const uint32_t a[4] = {even[0][i], odd[0][i], even[1][i], odd[1][i]};
+          mma<FOVEA_F16>(o_[w][0], a, p[2 * half], p[2 * half + 1]);
+        }
+        if constexpr (Outliers)
+#pragma unroll
+          for (int w = 4 * u; w < 4 * u + 4; ++w) {
+            const uint4 lacks = spots()[(2 * w + half) * 32 + lane_];
+            const uint32_t a[4] = {lacks.x, lacks.y, lacks.z, lacks.w};
+            mma<FOVEA_F16>(o_[w][0], a, far[2 * half], far[2 * half + 1]);
+          }
+      }
+    }
+  }
+
+  // A first token's numbers in shared memory, from which lanes take theirs; gives the largest.
+  __device__ float put_row(const View<4>& from, int j, bool turned, float* row) const {
+    constexpr int kHalf = Width / 2;
+    const auto number = [&](int channel) {
+      return load_float(from.at<uint16_t>(tile_.row, j, tile_.head, channel), f_.a.dtype, 0);
+    };
+    const Rope& rope = f_.a.rope;
+    float most = 0;
+    __syncwarp();
+    for (int c = lane_; c < kHalf; c += 32) {
+      float y = number(c), z = number(c + kHalf);
+      most = fmaxf(most, fmaxf(fabsf(y), fabsf(z)));
+      if (turned) {
+        const bool inside = j < rope.positions;
+        const float cos = inside ? *rope.cos.at<float>(j, c) : __uint_as_float(~0u);
+        const float sin = inside ? *rope.sin.at<float>(j, c) : __uint_as_float(~0u);
+        const float x = y;
+        y = x * cos - z * sin, z = fmaf(x, sin, z * cos);
+      }
+      row[c] = y, row[c + kHalf] = z;
+    }
+    __syncwarp();
+    return most;
+  }
+  __device__ void add_first(int j) {
+    auto* row = reinterpret_cast<float*>(room_);
+    put_row(f_.cache.k_first, j, f_.turns, row);
+    float score = 0;  // of row r
+#pragma unroll
+    for (int k = 0; k < kTiles; ++k) {
+      const float4 one = reinterpret_cast<const float4*>(row)[4 * k + t_];
+      const float2 low = pair_of<FOVEA_F16>(q_[k][0][0]), high = pair_of<FOVEA_F16>(q_[k][0][1]);
+      score = fmaf(low.x, one.x, fmaf(low.y, one.y, score));
+      score = fmaf(high.x, one.z, fmaf(high.y, one.w, score));
+    }
+    score += __shfl_xor_sync(~0u, score, 1), score += __shfl_xor_sync(~0u, score, 2);
+    // Lanes of r = 0 have the token; the others none.
+    float x[1][1][4];
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const int m = 2 * t_ + k;
+      const float mine = __shfl_sync(~0u, score, 4 * m) * key_.down;
+      x[0][0][k] = r_ == 0 && j >= low_of(m) && j < high_of(m) ? mine : kLowest;
+      x[0][0][k + 2] = kLowest;
+    }
+    softmax_.step(x, o_, factor_);
+    raise_grain(put_row(f_.cache.v_first, j, false, row));
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const float p = __shfl_sync(~0u, x[0][0][k], t_) * inverse(grain_);
+#pragma unroll
+      for (int w = 0; w < kTiles; ++w)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          float& sum = o_[w][0][k + 2 * half];
+          sum = fmaf(p, row[Width / 8 * r_ + 2 * w + half], sum);
+        }
+    }
+    __syncwarp();
   }
 
   const LevelSplit& f_;
   const Tile& tile_;
-  unsigned char* const room_;
-  const bool norms_;
+  unsigned char *const room_, *const team_;
+  const int member_, barrier_;
   const int lane_, r_, t_;
-  const uint32_t table_;
+  const Table<Bits> table_;
   const float v_up_;
-  const uint32_t *keys_, *values_;
-  const float *bounds_, *norms_of_keys_;
+  const unsigned char *keys_, *values_, *bounds_, *norms_of_keys_;
   Power key_;
-  uint32_t q_[kTiles][1][2], k_range_[kParts], k_offset_[kParts];
-  uint32_t k_[kParts][Bits], v_[kParts][Bits];  // codes of a tile
-  float norm_ = 0, range_ = 0, offset_ = 0;     // of the lane's token of that tile
-  float o_[kTiles + 1][1][4] = {};              // the last: sums of offsets
+  uint32_t q_[kTiles][1][2];
+  float norm_ = 1, range_ = 0, offset_ = 0;  // of the lane's token of the tile under way
+  float o_[kTiles + !Norms][1][4] = {};      // in format 1 the last: sums of offsets
   float factor_[1][2], grain_ = 0;
   Softmax<1> softmax_;
-  int low_[2], high_[2], low_all_, high_all_;
+  int low_all_, high_all_;  // what all rows see
 };
 
 // Work: heads of a split side by side, then splits, then row tiles.
-template <int Bits, int Width>
-__global__ void __launch_bounds__(kWarpsMost * 32, 1)
+template <int Bits, int Width, bool Norms>
+__global__ void __launch_bounds__(warps_most(Norms) * 32, 1)
     levels_kernel(const __grid_constant__ LevelSplit f) {
-  using R = Room<Bits, Width>;
+  constexpr Room kRoom{Bits, Width};
   extern __shared__ __align__(128) unsigned char shared[];
   pdl_wait();
   pdl_trigger();
-  const uint32_t base = shared_address(shared), tables = R::tables(base);
   const Power k_power = power_of_levels(f.cache.k_level, 1 << Bits);
   const Power v_power = power_of_levels(f.cache.v_level, 1 << Bits);
-  fill_table<Bits>(f.cache.k_level, k_power.down, shared + tables);
-  fill_table<Bits>(f.cache.v_level, v_power.down, shared + tables + R::kTable);
+  Table<Bits>::fill(f.cache.k_level, k_power.down, shared);
+  Table<Bits>::fill(f.cache.v_level, v_power.down, shared + 128);
   __syncthreads();
-  const int warp = threadIdx.x / 32;
-  const int64_t w = blockIdx.x * int64_t{blockDim.x / 32} + warp;
+  const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
+  const int64_t w = blockIdx.x * int64_t{warps} + warp;
   if (w >= f.items) return;
   const int64_t rest = w / f.a.g, item = rest / f.splits, sequence = item / f.row_tiles;
   const int split = static_cast<int>(rest - item * f.splits);
@@ -561,28 +878,35 @@ __global__ void __launch_bounds__(kWarpsMost * 32, 1)
   const int low = tile.low / kTokens, end = (tile.high + kTokens - 1) / kTokens;
   const SplitRange range = split_range(max(end - low, 0), f.splits, split);
   const int last = low + static_cast<int>(range.end);
-  Levels<Bits, Width> mine(f, tile, base + tables, shared + R::tile(base, warp), k_power, v_power);
-  using Place = typename Levels<Bits, Width>::Place;
+  unsigned char* rooms = shared + kRoom.table();
+  Levels<Bits, Width, Norms> mine(f, tile, shared_address(shared), rooms + warp * f.warp_bytes,
+                                  rooms + warps * f.warp_bytes + warp / f.team * 2 * f.team_bytes,
+                                  warp / f.team, warp % f.team, k_power, v_power);
+  using Place = typename Levels<Bits, Width, Norms>::Place;
   const auto ask = [&](int n) { return n < last ? mine.place(n) : Place{-1, 0}; };
   int n = low + static_cast<int>(range.begin);
   Place at = ask(n), next = ask(n + 1);
-  mine.load(at);
+  for (int of = n; of < last && of * kTokens < f.cache.firsts; ++of)
+    if (mine.there(mine.place(of))) mine.add_firsts(of);
+  mine.copy_keys(n, at), mine.copy_values(at);
 #pragma unroll 1
   for (; n < last; ++n) {
     const Place after = ask(n + 2);
+    mine.wait_keys();
     if (mine.there(at))
-      mine.step(n, at, next);
+      mine.step(n, next);
     else
-      mine.load(next);
+      mine.copy_keys(n + 1, next), mine.copy_values(next);
     at = next, next = after;
   }
+  copy_wait<0>();
   mine.save(split);
 }
 
-template <int Bits, int Width>
-void launch_levels(Context& ctx, const LevelSplit& f, int warps) {
-  launch_pdl<levels_kernel<Bits, Width>>(ctx, "x_kv_decode", ceil_div(f.items, int64_t{warps}),
-                                         warps * 32, Room<Bits, Width>::bytes(warps), f);
+template <int Bits, int Width, bool Norms>
+void launch_levels(Context& ctx, const LevelSplit& f, int warps, int bytes) {
+  launch_pdl<levels_kernel<Bits, Width, Norms>>(
+      ctx, "x_kv_decode", ceil_div(f.items, int64_t{warps}), warps * 32, bytes, f);
 }
 
 }  // namespace fovea::cuda

@@ -78,14 +78,6 @@ __device__ inline uint2 pair_at(uint32_t address) {
   asm volatile("ld.shared.v2.b32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(address) : "memory");
   return x;
 }
-__device__ inline uint32_t times(uint32_t x, uint32_t y) {
-  uint32_t z;
-  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
-  return z;
-}
-__device__ inline void copy_async_4(uint32_t to, const void* from) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
-}
 
 // The four codes of part r of two words, as f16 pairs: i = 0 .. 3.
 template <int Bits>
@@ -255,7 +247,7 @@ class Codes {
       const uint32_t z[4] = {off.x, off.x, off.y, off.y};
 #pragma unroll
       for (int n = 0; n < Columns; ++n) {
-        const uint32_t b0 = times(q_[k][n][0], scale.x), b1 = times(q_[k][n][1], scale.y);
+        const uint32_t b0 = mul_pairs(q_[k][n][0], scale.x), b1 = mul_pairs(q_[k][n][1], scale.y);
         mma<FOVEA_F16>(x[0][n], a[0], b0, b1);
         mma<FOVEA_F16>(x[1][n], a[1], b0, b1);
         mma<FOVEA_F16>(zero[n], z, q_[k][n][0], q_[k][n][1]);
@@ -324,8 +316,8 @@ class Codes {
                                   {first[2], first[3], second[2], second[3]}};
 #pragma unroll
         for (int n = 0; n < Columns; ++n) {
-          const uint32_t b0 = times(p[2 * step][n], scale[0][g]);
-          const uint32_t b1 = times(p[2 * step + 1][n], scale[1][g]);
+          const uint32_t b0 = mul_pairs(p[2 * step][n], scale[0][g]);
+          const uint32_t b1 = mul_pairs(p[2 * step + 1][n], scale[1][g]);
           mma<FOVEA_F16>(o[2 * g][n], a[0], b0, b1);
           mma<FOVEA_F16>(o[2 * g + 1][n], a[1], b0, b1);
         }

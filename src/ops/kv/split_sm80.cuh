@@ -108,6 +108,12 @@ __device__ inline void load_queries(const Attend& a, const Tile& tile, int packe
   }
 }
 
+// Of two f16 numbers.
+__device__ inline uint32_t mul_pairs(uint32_t x, uint32_t y) {
+  uint32_t z;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(z) : "r"(x), "r"(y));
+  return z;
+}
 __device__ inline uint32_t transposed(uint32_t x) {
   uint32_t y;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));

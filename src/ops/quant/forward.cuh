@@ -33,9 +33,24 @@ struct QuantConfig90 {
   int run;  // tiles summed in the tensor core
 };
 
-// Explicitly instantiated, one file for each width.
+// Explicitly instantiated, one file for each width.  paged: over pages of multiples of 64 tokens,
+// runs: of 16.
 template <QuantConfig90 C>
 QuantInstance90 quant_sm90_instance();
+template <QuantConfig90 C>
+QuantInstance90 quant_paged_sm90_instance();
+template <QuantConfig90 C>
+QuantInstance90 quant_runs_sm90_instance();
+
+// A row of forward_integer.inc, for Hopper: a tile is a run of 64 keys.
+struct IntegerConfig90 {
+  int dtype, d;
+  int groups;  // consumer warpgroups, each of 64 rows
+  int stages;
+};
+
+template <IntegerConfig90 C>
+QuantInstance90 quant_integer_sm90_instance();
 
 // A row of forward_integer.inc, for mma.sync.
 struct QuantConfig80 {

@@ -16,7 +16,7 @@ struct IntegerTiles : SeenTiles, IntegerCodes {
   static constexpr bool reads_device = true, blocks = true;
 
   __device__ void start(const QuantAttend& call, const RowTile& tile, int, WindowMask&) {
-    find(call, tile);
+    find(call, tile, tile.rows.seq);
   }
 };
 

@@ -17,19 +17,56 @@ namespace {
 
 using namespace cuda;
 
-// Every row of forward.inc and of forward_i8.inc in this build, narrow widths first.
-const std::vector<QuantInstance90>& instances(ValueKind kind) {
+// Every row of paged.inc and of page_runs.inc in this build, narrow widths first.
+struct PagedInstances {
+  std::vector<QuantInstance90> floats, mixed, runs;
+
+  template <QuantConfig90 C>
+  void add() {
+    (C.dtype == FOVEA_I8 ? mixed : floats).push_back(quant_paged_sm90_instance<C>());
+  }
+  PagedInstances() {
+#define FOVEA_INSTANCE(...) add<QuantConfig90 __VA_ARGS__>();
+#include "instances/quant_paged_sm90.inc"
+#undef FOVEA_INSTANCE
+#define FOVEA_INSTANCE(...) runs.push_back(quant_runs_sm90_instance<QuantConfig90 __VA_ARGS__>());
+#include "instances/quant_page_runs_sm90.inc"
+#undef FOVEA_INSTANCE
+  }
+};
+const PagedInstances& paged_rows() {
+  static const PagedInstances rows;
+  return rows;
+}
+// Keys of a tile's part of 64 may lie in several pages.
+bool in_runs(const QuantAttend& a) {
+  return a.attend.sequences.page % kTileKeys;
+}
+
+// Every row in this build that is for the keys of a call, narrow widths first: e4m3; i8 with v of
+// e4m3; i8 alone.
+const std::vector<QuantInstance90>& float_rows(const QuantAttend& a) {
   static const std::vector<QuantInstance90> rows = {
 #define FOVEA_INSTANCE(...) quant_sm90_instance<QuantConfig90 __VA_ARGS__>(),
 #include "instances/quant_forward_sm90.inc"
-#undef FOVEA_INSTANCE
   };
-  static const std::vector<QuantInstance90> integers = {
-#define FOVEA_INSTANCE(...) quant_sm90_instance<QuantConfig90 __VA_ARGS__>(),
+  if (!a.paged()) return rows;
+  return in_runs(a) ? paged_rows().runs : paged_rows().floats;
+}
+const std::vector<QuantInstance90>& mixed_rows(const QuantAttend& a) {
+  static const std::vector<QuantInstance90> rows = {
 #include "instances/quant_forward_i8_sm90.inc"
 #undef FOVEA_INSTANCE
   };
-  return kind == ValueKind::i8 ? integers : rows;
+  return a.paged() ? paged_rows().mixed : rows;
+}
+const std::vector<QuantInstance90>& integer_rows(const QuantAttend&) {
+  static const std::vector<QuantInstance90> rows = {
+#define FOVEA_INSTANCE(...) quant_integer_sm90_instance<IntegerConfig90 __VA_ARGS__>(),
+#include "instances/quant_forward_integer_sm90.inc"
+#undef FOVEA_INSTANCE
+  };
+  return rows;
 }
 
 // Every row of listed.inc in this build, narrow widths first.
@@ -52,7 +89,9 @@ const Instance* find(const Attend& a, const std::vector<Instance>& rows) {
 // "" or why TMA cannot read an operand.
 Text map_codes(const QuantAttend& a, const ByteTiles90& row, CodeMaps& maps) {
   const Attend& call = a.attend;
-  const int64_t caches = call.sequences.caches;
+  const int64_t caches = a.paged() ? call.sequences.pool : call.sequences.caches;
+  const bool runs = in_runs(a);
+  const int run = run_box(call.sequences.page), keys = runs ? run : row.keys;
   // (b, g, e, padded) as rows of one head: (b, e, g, padded).
   const int64_t* v = a.v_t.stride;
   const View<4> v_rows{a.v_t.data, {v[0], v[2], v[1], v[3]}};
@@ -60,11 +99,10 @@ Text map_codes(const QuantAttend& a, const ByteTiles90& row, CodeMaps& maps) {
       {{"q",
         {call.q, FOVEA_E4M3, call.b, call.s, call.h, call.d, row.rows, 1, row.q_panel},
         maps.q},
-       {"k",
-        {call.k, FOVEA_E4M3, caches, call.t, call.g, call.d, row.keys, 1, row.q_panel},
-        maps.k},
+       {"k", {call.k, FOVEA_E4M3, caches, call.t, call.g, call.d, keys, 1, row.q_panel}, maps.k},
        {"v_t",
-        {v_rows, FOVEA_E4M3, caches, call.e, call.g, a.padded, row.width, 1, row.v_panel},
+        {v_rows, FOVEA_E4M3, caches, call.e, call.g, a.padded, row.width, 1,
+         runs ? run : row.v_panel, runs ? Interleave::runs : Interleave::none},
         maps.v}});
 }
 
@@ -85,8 +123,37 @@ QuantWork work_of(const Context& ctx, const QuantAttend& a, const ByteTiles90& r
   return {{row_tiles, call.h, 1, 1, causal}, order, {static_cast<int32_t>(order.items()), nullptr}};
 }
 
+// "" or a distance that offsets of 32 bits do not hold.
+Text blocks_refuse(const char* name, const ScaleAxis& axis) {
+  if (axis.each() * axis.scale.stride[2] <= kIndexMax / 4) return "";
+  return Text("blocks of ") + name + " lie 2^30 bytes apart or more";
+}
+
+// "" or what TMA and the sweep do not read of pages.
+Text pages_refuse(const QuantAttend& a) {
+  const int64_t page = a.attend.sequences.page;
+  if (!page) return "";
+  const int64_t least = a.kind == ValueKind::i8 ? kTileKeys : 16;
+  if (page % least) return reason("page", page, "a multiple of " + Text::number(least));
+  if (page % kTileKeys && a.k_axis.scale && !a.one_scale(a.k_axis))
+    return "k_scale is not one of all keys, page is " + Text::number(page) +
+           ", wanted a multiple of " + Text::number(kTileKeys);
+  if (a.v_axis.scale && !a.shared_by_pages(a.v_axis.scale.stride[0]))
+    return "v_scale is not one of all keys";
+  if (!a.attend.sequences.pool) return "there are no pages";
+  return blocks_refuse("k_scale", a.k_axis);
+}
+
+// "" or what is not e4m3 with one scale for all keys, in a row or in pages.
+Text values_refuse(const QuantAttend& a) {
+  if (a.v_kind != ValueKind::e4m3) return "v_t is not e4m3";
+  if (a.v_axis.block || a.v_axis.micro_t()) return "v_scale is not one of all keys";
+  return pages_refuse(a);
+}
+
 // "" or what is not FlashAttention-3's.
 Text float_refuses(const QuantAttend& a) {
+  if (Text why = values_refuse(a); !why.empty()) return why;
   if (a.kind != ValueKind::e4m3) return "q and k are not e4m3";
   if (a.p_format != FOVEA_P_FORMAT_E4M3_256) return "p_format is not FOVEA_P_FORMAT_E4M3_256";
   if (a.k_mean) return reason_given("k_mean");
@@ -99,21 +166,26 @@ Text float_refuses(const QuantAttend& a) {
   return "";
 }
 
-// "" or what is not SageAttention2's.
-Text integer_refuses(const QuantAttend& a) {
+// Blocks of all tokens, or of a power of two from `least` on.
+bool shifts(const ScaleAxis& axis, int64_t least) {
+  return !axis.block || (axis.block >= least && !(axis.block & (axis.block - 1)));
+}
+
+// "" or what is not i8 q and k with scales of theirs.
+Text codes_refuse(const QuantAttend& a) {
   if (a.kind != ValueKind::i8) return "q and k are not i8";
-  if (a.p_format != FOVEA_P_FORMAT_E4M3_448) return "p_format is not FOVEA_P_FORMAT_E4M3_448";
-  const auto shifts = [](const ScaleAxis& axis, int64_t least) {
-    const bool groups = axis.group <= FOVEA_SCALE_GROUP_THREAD_K;
-    return groups && (!axis.block || (axis.block >= least && !(axis.block & (axis.block - 1))));
+  const auto grouped = [](const ScaleAxis& axis) {
+    return axis.group <= FOVEA_SCALE_GROUP_THREAD_K;
   };
-  if (!shifts(a.q_axis, 16)) return "q_group is neither block nor thread_q of 0 or a power of two";
-  if (!shifts(a.k_axis, 64))
+  if (!grouped(a.q_axis) || !shifts(a.q_axis, 16))
+    return "q_group is neither block nor thread_q of 0 or a power of two";
+  if (!grouped(a.k_axis) || !shifts(a.k_axis, 64))
     return "k_group is neither block nor thread_k of 0 or a power of two from 64 on";
   if (!a.q_axis.scale || !a.k_axis.scale) return "q_scale or k_scale is not given";
-  if (a.k_axis.each() * a.k_axis.scale.stride[2] > kIndexMax / 4)
-    return "blocks of k_scale lie 2^30 bytes apart or more";
-  if (!a.shifts()) return "";
+  if (Text why = blocks_refuse("k_scale", a.k_axis); !why.empty()) return why;
+  if (a.paged() && a.k_mean && !a.shared_by_pages(a.k_mean.stride[0]))
+    return "k_mean is not one of all pages";
+  if (!a.k_mean || !a.shows_constants()) return "";
   if (!chunked(a.k_mean, 4, 4)) return reason_rows("k_mean");
   const size_t bytes = a.q_plain_dtype == FOVEA_F32 ? 4 : 2;
   if (a.q_plain && !chunked(a.q_plain, bytes, static_cast<int>(16 / bytes)))
@@ -121,18 +193,32 @@ Text integer_refuses(const QuantAttend& a) {
   return "";
 }
 
+// "" or what is not SageAttention2's.
+Text mixed_refuses(const QuantAttend& a) {
+  if (Text why = values_refuse(a); !why.empty()) return why;
+  if (a.p_format != FOVEA_P_FORMAT_E4M3_448) return "p_format is not FOVEA_P_FORMAT_E4M3_448";
+  return codes_refuse(a);
+}
+
+// "" or what is not SageBwd's.
+Text integer_refuses(const QuantAttend& a) {
+  if (a.v_kind != ValueKind::i8) return "v_t is not i8";
+  if (a.paged()) return reason_given("page_table");
+  if (Text why = codes_refuse(a); !why.empty()) return why;
+  if (a.k_axis.group != FOVEA_SCALE_GROUP_BLOCK) return "k_group is not block";
+  if (!a.v_axis.scale) return "v_scale is not given";
+  if (a.v_axis.group != FOVEA_SCALE_GROUP_BLOCK || !shifts(a.v_axis, kTileKeys))
+    return "v_group is not block of 0 or a power of two from 64 on";
+  return blocks_refuse("v_scale", a.v_axis);
+}
+
 // "" or why no instance can serve the call.
 Text refuses(const Context& ctx, const QuantAttend& a) {
   const Attend& call = a.attend;
   if (Text why = hopper_refuses(ctx, call.sequences); !why.empty()) return why;
-  // Its boxes of v_t and its scales are those of a sequence: a tile may lie in several pages.
-  if (a.paged()) return reason_given("page_table");
-  if (call.sequences.cache_row) return reason_given("cache_row");
   if (!a.v_t || !a.permuted)
     return "v_t of code_order FOVEA_CODE_ORDER_V_PERM16 is not given, wanted in place of v";
   if (call.score.softcap > 0) return reason_given("softcap");
-  if (a.v_kind != ValueKind::e4m3) return "v_t is not e4m3";
-  if (a.v_axis.block || a.v_axis.micro_t()) return "v_scale is not one of all keys";
   if (a.delta) return reason_given("delta");
   if (a.v_mean) return reason_given("v_mean");
   if (!call.h || !call.sequences.count || !call.t || !call.s)
@@ -162,15 +248,19 @@ QuantWork scheduled(Context& ctx, QuantWork work) {
   return work;
 }
 
-template <Text (*Refuses)(const QuantAttend&)>
+template <Text (*Refuses)(const QuantAttend&),
+          const std::vector<QuantInstance90>& (*Rows)(const QuantAttend&)>
 Text offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
   if (Text why = refuses(ctx, a); !why.empty()) return why;
   if (Text why = Refuses(a); !why.empty()) return why;
-  const QuantInstance90* row = find(a.attend, instances(a.kind));
+  const QuantInstance90* row = find(a.attend, Rows(a));
   QuantWork work;
   CodeMaps maps;
   if (Text why = prepare(ctx, a, row, work, maps); !why.empty()) return why;
-  plan.kernel += ".d" + Text::number(row->width);
+  plan.kernel += (!a.paged()   ? ".d"
+                  : in_runs(a) ? ".runs.d"
+                               : ".pages.d") +
+                 Text::number(row->width);
   plan.launch = [a, row, maps, work](Context& ctx, void*) {
     row->launch(ctx, a, scheduled(ctx, work), maps);
   };
@@ -191,7 +281,7 @@ Text list_refuses(const QuantListed& call, int rows) {
 Text offer_listed(const Context& ctx, const QuantListed& call, Plan& plan) {
   const QuantAttend& a = call.codes;
   if (Text why = refuses(ctx, a); !why.empty()) return why;
-  if (Text why = integer_refuses(a); !why.empty()) return why;
+  if (Text why = mixed_refuses(a); !why.empty()) return why;
   const QuantListInstance90* row = find(a.attend, list_instances());
   QuantWork work;
   CodeMaps maps;
@@ -211,8 +301,11 @@ Text offer_listed(const Context& ctx, const QuantListed& call, Plan& plan) {
 
 }  // namespace
 
-extern const Kernel<QuantAttend> quant_forward_sm90 = {"sm90", offer<float_refuses>};
-extern const Kernel<QuantAttend> quant_forward_sm90_i8 = {"sm90_i8", offer<integer_refuses>};
+extern const Kernel<QuantAttend> quant_forward_sm90 = {"sm90", offer<float_refuses, float_rows>};
+extern const Kernel<QuantAttend> quant_forward_sm90_i8 = {"sm90_i8",
+                                                          offer<mixed_refuses, mixed_rows>};
+extern const Kernel<QuantAttend> quant_forward_sm90_integer = {
+    "sm90_integer", offer<integer_refuses, integer_rows>};
 extern const Kernel<QuantListed> quant_listed_sm90_i8 = {"sm90_i8.lists", offer_listed};
 
 }  // namespace fovea

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Codes of SageAttention2 on the 8-bit Hopper sweep: i8 q and k with scales of threads or blocks,
-// e4m3 v with scales of channels.
+// Codes of SageAttention2 and SageBwd on the 8-bit Hopper sweep: i8 q and k with scales of threads
+// or blocks, v of e4m3 with scales of channels or of i8 with scales of blocks.
 #pragma once
 #include "cuda/loop/attend_fp8_sm90.cuh"
 #include "cuda/tile/convert.cuh"
@@ -41,8 +41,8 @@ struct IntegerCodes {
   float scale;
   bool beyond;
 
-  __device__ void find(const QuantAttend& call, const RowTile& tile) {
-    const Sequence& seq = tile.rows.seq;
+  // Scales of k and v, and k_mean, are those of the cache row that `seq` names.
+  __device__ void find(const QuantAttend& call, const RowTile& tile, const Sequence& seq) {
     const Attend& a = call.attend;
     const int64_t r = tile.rows.r, g = tile.key_head(a);
     const IntVector& start = a.sequences.key_start;
@@ -60,7 +60,8 @@ struct IntegerCodes {
                      : nullptr;
     value_stride = channels ? static_cast<int>(stride[2]) : 0;
     columns = static_cast<int>(a.e);
-    mean = call.shifts() ? call.k_mean_of(seq, r, g) : nullptr;
+    // Without keys a cache row need not be one.
+    mean = call.shifts() && key_count > 0 ? call.k_mean_of(seq, r, g) : nullptr;
   }
   // Rows 8 apart share a thread's scale.
   __device__ float row_factor(int, int row) const {
@@ -83,10 +84,7 @@ struct IntegerCodes {
   };
   __device__ KeyScales key_scales() const {
     const int lane = static_cast<int>(threadIdx.x % 4);
-    const int part = keys.parts > 1 && 2 * lane < key_count ? lane : 0;
-    const float* first = keys.first + static_cast<int64_t>(part) * keys.stride;
-    return {reinterpret_cast<const char*>(first), keys.parts * keys.stride * 4, keys.shift,
-            key_count - 1 - 2 * part};
+    return scales_of(keys, keys.parts > 1 && 2 * lane < key_count ? lane : 0);
   }
   __device__ float2 value_factor(int at) const {
     if (!values) return {1, 1};
@@ -114,6 +112,13 @@ struct IntegerCodes {
       sum *= call.q_plain ? scale : row_factor(0, m);
     }
     return quad_sum(sum);
+  }
+
+ protected:
+  __device__ KeyScales scales_of(const ShiftedScales& scales, int part) const {
+    const float* first = scales.first + static_cast<int64_t>(part) * scales.stride;
+    return {reinterpret_cast<const char*>(first), scales.parts * scales.stride * 4, scales.shift,
+            key_count - 1 - 2 * part};
   }
 
  private:

@@ -310,9 +310,17 @@ struct QuantAttend {
   }
 
   // A row constant shows in lse, under softcap and beside a sink.
-  FOVEA_HD bool shifts() const {
-    return k_mean && !paged() &&
-           (attend.lse || attend.score.softcap > 0 || attend.score.sink_logit);
+  FOVEA_HD bool shows_constants() const {
+    return attend.lse || attend.score.softcap > 0 || attend.score.sink_logit;
+  }
+  FOVEA_HD bool shifts() const { return k_mean && !paged() && shows_constants(); }
+  // Pages, or rows of a cache, share what has this stride over them.
+  FOVEA_HD bool shared_by_pages(int64_t stride) const {
+    return stride == 0 || attend.sequences.pool <= 1;
+  }
+  // A scale of k or v is one of all keys of a pool.
+  FOVEA_HD bool one_scale(const ScaleAxis& axis) const {
+    return !axis.block && shared_by_pages(axis.scale.stride[0]);
   }
   FOVEA_HD int64_t mean_of(int64_t r, const IntVector& start) const { return start ? r : 0; }
   FOVEA_HD const float* k_mean_of(const Sequence& q, int64_t r, int64_t g) const {
@@ -418,9 +426,9 @@ extern const Kernel<QuantListed> quant_listed_host;
 // CUDA builds only.  tile: aligned rows of 64, 128 or 256 columns; any: every valid call.
 extern const Kernel<Quantize> quant_quantize_tile, quant_quantize_any;
 extern const Kernel<Dequantize> quant_dequantize_rows, quant_dequantize_any;
-// sm90, sm90_i8: Hopper's tensor cores; sm80_i8: mma.sync; simt: every valid call.
-extern const Kernel<QuantAttend> quant_forward_sm90, quant_forward_sm90_i8, quant_forward_sm80_i8,
-    quant_forward_simt;
+// sm90, sm90_i8, sm90_integer: Hopper's tensor cores; sm80_i8: mma.sync; simt: every valid call.
+extern const Kernel<QuantAttend> quant_forward_sm90, quant_forward_sm90_i8,
+    quant_forward_sm90_integer, quant_forward_sm80_i8, quant_forward_simt;
 extern const Kernel<QuantListed> quant_listed_sm90_i8, quant_listed_simt;
 
 }  // namespace fovea

@@ -37,7 +37,7 @@ struct IntegerBlocks : private SpannedTiles, IntegerCodes {
     mask.end = max(base + (span.whole_end - span.begin) / Each, mask.begin);
     // What is found is stored before more is looked for.
     asm volatile("" ::: "memory");
-    find(call.codes, tile);
+    find(call.codes, tile, tile.rows.seq);
     asm volatile("" ::: "memory");
   }
   // Only whether a step is before another's tile: no step is.

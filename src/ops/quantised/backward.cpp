@@ -13,7 +13,8 @@ using Params = fovea_x_quant_backward_params;
 // Whether the call's kernel reads transposed codes.
 bool takes_columns([[maybe_unused]] const Context& ctx, [[maybe_unused]] const QuantBackward& b) {
 #if FOVEA_WITH_CUDA
-  if (ctx.backend != FOVEA_HOST) return x_quant_backward_takes_columns(ctx, b);
+  if (ctx.backend != FOVEA_HOST)
+    return x_quant_backward_sm90_serves(ctx, b) || x_quant_backward_sm80_serves(ctx, b);
 #endif
   return false;
 }
@@ -70,8 +71,9 @@ void body(Program& program, const Params& p) {
     b.q_scale = view_of<3>(q.scale), b.k_scale = view_of<3>(k.scale);
     if (p.k_smooth) b.q_plain = view_of<4>(p.q), b.k_mean = view_of<4>(k.mean);
   }
-  program.run(choose(kOp, program.context(), b, x_quant_backward_host,
-                     FOVEA_CUDA_KERNELS(x_quant_backward_sm80, x_quant_backward_simt)));
+  program.run(choose(
+      kOp, program.context(), b, x_quant_backward_host,
+      FOVEA_CUDA_KERNELS(x_quant_backward_sm90, x_quant_backward_sm80, x_quant_backward_simt)));
 }
 
 }  // namespace

@@ -4,44 +4,56 @@
 #pragma once
 #include "core/text.h"
 #include "core/workspace.h"
+#include "cuda/loop/backward_tiles.cuh"
 #include "cuda/loop/gradient_tile.cuh"
 #include "cuda/loop/source.cuh"
+#include "cuda/tensor_map.h"
 #include "ops/quantised/kernels.h"
 
 namespace fovea::cuda {
 
 inline constexpr char kQuantBackward[] = "x_quant_backward";
 
+// What the kernels read of a tile of rows beside its operands.
+struct QuantRows {
+  float lse[kTileTokens];    // (lse - constant) log2(e); +inf of a row that is absent or empty
+  float delta[kTileTokens];  // <dout, o>; 0 of those
+  float q_scale;
+  TileScale dout;  // of the tile's rows of dout
+  float unused;
+  FOVEA_HD float2 row(int i) const { return {lse[i], delta[i]}; }
+};
+static_assert(sizeof(QuantRows) % 16 == 0, "TMA copies it");
+
 // A call, and what the first pass makes of its rows.
 struct QuantGradient {
   QuantBackward b;
-  float2* stats;          // (b, h, s): (lse - constant) log2(e), and delta = <dout, o>
-  TileScale* dout_scale;  // (b, h, blocks): of each 64 rows of dout
-  int8_t* dout_codes;  // (b, h, blocks, e, 64): their codes, rows in v_perm16's order; or nullptr
-  int64_t blocks;      // of a head
+  RowTiles tiles;
+  QuantRows* rows;     // of each tile
+  int8_t* dout_codes;  // (tile, e, 64): codes of dout, rows in v_perm16's order; or nullptr
+  DqOrder* dq_order;   // of each tile, or nullptr: the first pass clears them
 
   FOVEA_HD const Attend& forward() const { return b.call.forward; }
-  FOVEA_HD float2* row(const Sequence& q, int64_t head, int64_t i) const {
-    return stats + row_stats_offset(forward(), q, head, i);
+  // The number of a sequence's first tile, as tiles.first(): here the division is a shift.
+  FOVEA_HD int64_t first_tile(const Sequence& q, int64_t r) const {
+    return tiles.each ? r * tiles.each : q.row_begin / kTileTokens + r;
   }
-  // The number of block m of a sequence's rows.
-  FOVEA_HD int64_t block(const Sequence& q, int64_t r, int64_t head, int64_t m) const {
-    const Attend& a = forward();
-    return (q.batch * a.h + head) * blocks +
-           first_entry(a.sequences.query_start, a.s, r, kTileTokens) + m;
+  // The number of tile m of a sequence's rows.
+  FOVEA_HD int64_t tile(const Sequence& q, int64_t r, int64_t head, int64_t m) const {
+    return head * tiles.total + first_tile(q, r) + m;
   }
 };
 
 struct QuantGradientSlots {
-  Slot<float2> stats;
-  Slot<TileScale> dout_scale;
+  RowTiles tiles;
+  Slot<QuantRows> rows;
   Slot<int8_t> dout_codes;
-  int64_t blocks;
-  QuantGradientSlots(Layout& layout, const QuantBackward& b, bool codes);
-  QuantGradient at(void* base, const QuantBackward& b) const;
+  // panels: of 64 columns of dq, where it is summed in the workspace.
+  QuantGradientSlots(Layout& layout, const QuantBackward& b, bool codes, int panels = 0);
+  QuantGradient at(void* base, const QuantBackward& b, DqOrder* dq_order = nullptr) const;
 };
 
-// Zeros for rows and keys that no tile visits, then stats and dout's blocks.
+// Zeros for rows and keys that no tile visits, then what tiles of rows have.
 void quant_backward_rows(Context& ctx, const QuantGradient& x);
 
 // In f32 FMA: the operands whose elements are no codes are read as matrices.
@@ -71,5 +83,25 @@ struct QuantGradientInstance {
 // Explicitly instantiated, one file for each dtype and width.
 template <QuantGradient80 C>
 QuantGradientInstance quant_backward_sm80_instance();
+
+// A row of backward.inc for Hopper: one kernel for every sum.
+struct QuantGradient90 {
+  int dtype, d, e;
+};
+
+// Of q, k and dout by row and by column: q_columns, k_columns and dout_codes.
+struct QuantMaps90 {
+  CUtensorMap q, q_columns, k, k_columns, v, dout, dout_columns;
+};
+
+struct QuantGradientInstance90 {
+  int32_t dtype, d, e;
+  int32_t keys, panels;  // keys of a block; `panels` of 64 columns of d
+  void (*launch)(Context&, const QuantGradient&, const QuantMaps90&, const BackwardWork&,
+                 const BackwardGrid90&);
+};
+
+template <QuantGradient90 C>
+QuantGradientInstance90 quant_backward_sm90_instance();
 
 }  // namespace fovea::cuda

@@ -2,7 +2,7 @@
 // The first pass of x_quant_backward.  A block owns 64 rows of a head, a warp one of them at a
 // time:
 //   constant = scale <q, k_mean>,  delta = <dout, o>
-//   the largest magnitude of the 64 rows of dout, and for sm80 their codes transposed
+//   the largest magnitude of the 64 rows of dout, and for tensor cores their codes transposed
 #include "cuda/block/reduce.cuh"
 #include "cuda/block/softmax.cuh"
 #include "cuda/loop/backward_rows.cuh"
@@ -14,9 +14,10 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kRun = 16;  // rows whose codes a thread stores together
 
-// Row i of a head: its stats, and its largest magnitude in dout.
+// Row i of a head, `at` in the tile: its statistics, and its largest magnitude in dout.
 __device__ __forceinline__ uint32_t take_row(const QuantGradient& x, const Sequence& q,
-                                             int64_t head, int64_t i, const float* mean) {
+                                             int64_t head, int64_t i, const float* mean,
+                                             QuantRows& tile, int at) {
   const QuantBackward& b = x.b;
   const Attend& a = x.forward();
   const View<4>& dy = b.call.dout;
@@ -38,9 +39,9 @@ __device__ __forceinline__ uint32_t take_row(const QuantGradient& x, const Seque
   if (lane == 0) {
     const float lse = a.lse.as()[lse_offset(q, i, head, a.lse.stride)];
     // An empty row: 2^(x - inf) is 0 for every score.
-    *x.row(q, head, i) = lse == kNegativeInfinity
-                             ? make_float2(-kNegativeInfinity, 0.f)
-                             : make_float2((lse - a.score.scale * constant) * kLog2E, delta);
+    const bool empty = lse == kNegativeInfinity;
+    tile.lse[at] = empty ? -kNegativeInfinity : (lse - a.score.scale * constant) * kLog2E;
+    tile.delta[at] = empty ? 0.f : delta;
   }
   return __reduce_max_sync(~0u, __float_as_uint(most));  // NaN is above infinity
 }
@@ -87,31 +88,37 @@ __global__ void __launch_bounds__(kThreads)
     __syncthreads();  // the last tile's maximum is read
     if (threadIdx.x == 0) s_most = 0;
     __syncthreads();
+    const int64_t tile = x.tile(q, r, head, m);
+    QuantRows& to = x.rows[tile];
     for (int i = threadIdx.x / 32; i < rows; i += kThreads / 32) {
-      const uint32_t most = take_row(x, q, head, first + i, mean);
+      const uint32_t most = take_row(x, q, head, first + i, mean, to, i);
       if (threadIdx.x % 32 == 0) atomicMax(&s_most, most);
     }
+    if (threadIdx.x >= rows && threadIdx.x < kTileTokens)
+      to.lse[threadIdx.x] = -kNegativeInfinity, to.delta[threadIdx.x] = 0.f;
     __syncthreads();
-    const int64_t block = x.block(q, r, head, m);
     const TileScale scale(__uint_as_float(s_most));
-    if (threadIdx.x == 0) x.dout_scale[block] = scale;
+    if (threadIdx.x == 0) {
+      to.q_scale = x.b.q_scales(q, r, head)[m * x.b.q_scale.stride[2]], to.dout = scale;
+      if (x.dq_order) x.dq_order[tile].added = 0;
+    }
     if (x.dout_codes)
-      put_codes(x, q, head, first, rows, scale, x.dout_codes + block * a.e * kTileTokens);
+      put_codes(x, q, head, first, rows, scale, x.dout_codes + tile * a.e * kTileTokens);
   }
 }
 
 }  // namespace
 
-QuantGradientSlots::QuantGradientSlots(Layout& layout, const QuantBackward& b, bool codes) {
+QuantGradientSlots::QuantGradientSlots(Layout& layout, const QuantBackward& b, bool codes,
+                                       int panels)
+    : tiles(b.call.forward, kTileTokens, panels) {
   const Attend& a = b.call.forward;
-  blocks = entries(a.sequences.query_start, a.s, a.sequences.count, kTileTokens);
-  stats = layout.add<float2>(a.b, a.h, a.s);
-  dout_scale = layout.add<TileScale>(a.b, a.h, blocks);
-  dout_codes = layout.add<int8_t>(codes ? a.b * a.h : 0, blocks, a.e * kTileTokens);
+  rows = layout.add<QuantRows>(a.h, tiles.total);
+  dout_codes = layout.add<int8_t>(codes ? a.h : 0, tiles.total, a.e * kTileTokens);
 }
 
-QuantGradient QuantGradientSlots::at(void* base, const QuantBackward& b) const {
-  return {b, stats.at(base), dout_scale.at(base), dout_codes.at(base), blocks};
+QuantGradient QuantGradientSlots::at(void* base, const QuantBackward& b, DqOrder* dq_order) const {
+  return {b, tiles, rows.at(base), dout_codes.at(base), dq_order};
 }
 
 void quant_backward_rows(Context& ctx, const QuantGradient& x) {

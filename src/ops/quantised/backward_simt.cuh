@@ -21,7 +21,9 @@ struct QuantTile {
   Sequence seq;
   int64_t q[kTileTokens], dout[kTileTokens];  // element offsets; -1: no such row
   int64_t k[kTileTokens], v[kTileTokens];     // the same of keys
-  float2 stats[kTileTokens];
+  float2 stats[kTileTokens];                  // of rows
+  float q_scale;
+  TileScale dout_scale;
   uint32_t most[kStageThreads / 32];
 };
 
@@ -69,7 +71,9 @@ class QuantSums {
     const bool there = i < s_.seq.rows;
     s_.q[threadIdx.x] = there ? row_offset(s_.seq, i, head, a_.q.stride) : -1;
     s_.dout[threadIdx.x] = there ? row_offset(s_.seq, i, head, call_.x.b.call.dout.stride) : -1;
-    if (there) s_.stats[threadIdx.x] = *call_.x.row(s_.seq, head, i);
+    const QuantRows& rows = call_.x.rows[call_.x.tile(s_.seq, r_, head, first / kTileTokens)];
+    s_.stats[threadIdx.x] = rows.row(threadIdx.x);
+    if (threadIdx.x == 0) s_.q_scale = rows.q_scale, s_.dout_scale = rows.dout;
   }
   __device__ void stage_keys(int64_t first) {
     const int64_t j = first + threadIdx.x;
@@ -89,8 +93,8 @@ class QuantSums {
       stage_rows(head, i0);
     __syncthreads();
     const QuantBackward& b = call_.x.b;
-    const int64_t m = i0 / kTileTokens, n = j0 / kTileTokens;
-    const float q_scale = b.q_scales(s_.seq, r_, head)[m * b.q_scale.stride[2]];
+    const int64_t n = j0 / kTileTokens;
+    const float q_scale = s_.q_scale;
     const float k_scale = b.k_scales(s_.seq, r_, g_)[n * b.k_scale.stride[2]];
     float x[4][4] = {}, dp[4][4] = {};
     products(x, dp);
@@ -102,7 +106,7 @@ class QuantSums {
       for (int c = 0; c < 4; ++c) x[r][c] = scale.code(x[r][c]);
     put_p(tiles_, x);
     if constexpr (owner == Owner::dv) {
-      const TileScale dout = call_.x.dout_scale[call_.x.block(s_.seq, r_, head, m)];
+      const TileScale dout = s_.dout_scale;
       add(sums, scale.scale * dout.scale, s_.seq.rows - i0, [&](int row, int column) {
         const float4 y = load_four(call_.dout, s_.dout[row], column);
         return make_float4(dout.code(y.x), dout.code(y.y), dout.code(y.z), dout.code(y.w));

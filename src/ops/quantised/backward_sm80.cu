@@ -80,7 +80,7 @@ Text offer(const Context& ctx, const QuantBackward& b, Plan& plan) {
 
 }  // namespace
 
-bool x_quant_backward_takes_columns(const Context& ctx, const QuantBackward& b) {
+bool x_quant_backward_sm80_serves(const Context& ctx, const QuantBackward& b) {
   return refuses(ctx, b).empty();
 }
 

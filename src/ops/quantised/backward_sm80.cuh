@@ -137,15 +137,18 @@ class QuantOwner80 {
       place(inner);
       load(0);
       if (threadIdx.x < Shape::stats) s_stats[threadIdx.x] = inner_values(inner.tile);
-      const int64_t tile = own_begin / kTileTokens;
-      own_scale = Keys ? x.b.k_scales(q, r, g)[tile * x.b.k_scale.stride[2]]
-                       : x.b.q_scales(q, r, head)[tile * x.b.q_scale.stride[2]];
+      own_scale = Keys ? x.b.k_scales(q, r, g)[own_begin / kTileTokens * x.b.k_scale.stride[2]]
+                       : own_tile().q_scale;
     }
     copy_commit();
     if constexpr (!Keys)
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        own_stats[half] = stats_of(x.row(q, head, 0), own_lane + half * 8);
+        own_stats[half] = own_tile().row(own_row + lane / 4 + half * 8);
+  }
+  // Rows own: their tile.
+  __device__ const QuantRows& own_tile() const {
+    return x.rows[x.tile(q, r, head, own_begin / kTileTokens)];
   }
 
   // The cursors at a tile of a head.
@@ -159,11 +162,12 @@ class QuantOwner80 {
     const int8_t* columns = Keys ? x.b.q_column(q, r, at.head) : x.b.k_column(q, r, g);
     columns1.start(columns + first, Keys ? x.b.q_columns.stride[2] : x.b.k_columns.stride[2], d);
     if constexpr (Keys) {
-      const int64_t block = x.block(q, r, at.head, 0);
-      columns2.start(x.dout_codes + (block + at.tile) * e * kTileTokens, kTileTokens, e);
-      stats = x.row(q, at.head, 0), dout_scales = x.dout_scale + block;
+      const int64_t tile = x.tile(q, r, at.head, 0);
+      columns2.start(x.dout_codes + (tile + at.tile) * e * kTileTokens, kTileTokens, e);
+      row_tiles = x.rows + tile;
+    } else {
+      scales = x.b.k_scales(q, r, g);
     }
-    scales = Keys ? x.b.q_scales(q, r, at.head) : x.b.k_scales(q, r, g);
   }
   __device__ __forceinline__ void advance() {
     codes.advance(), halves.advance(), columns1.advance(kTileTokens);
@@ -176,17 +180,17 @@ class QuantOwner80 {
     if constexpr (Keys) columns2.copy(to + Shape::own_bytes + Columns1::bytes);
   }
 
-  // A row that is not there has p = 0 for every key.
-  __device__ __forceinline__ float2 stats_of(const float2* of_head, int i) const {
-    return i < q.rows ? of_head[i] : make_float2(-kNegativeInfinity, 0.f);
-  }
   // The thread's of a stage's stats: of a row, or the tile's scales.
   __device__ __forceinline__ float2 inner_values(int tile) const {
     const int i = threadIdx.x;
-    if (i < Shape::inner) return Keys ? stats_of(stats, tile * Shape::inner + i) : float2{};
-    if (i > Shape::inner) return {};
-    return {scales[tile * (Keys ? x.b.q_scale : x.b.k_scale).stride[2]],
-            Keys ? dout_scales[tile].scale : 0.f};
+    if constexpr (Keys) {
+      const QuantRows& rows = row_tiles[tile];
+      if (i < Shape::inner) return rows.row(i);
+      if (i == Shape::inner) return {rows.q_scale, rows.dout.scale};
+    } else if (i == Shape::inner) {
+      return {scales[tile * x.b.k_scale.stride[2]], 0.f};
+    }
+    return {};
   }
 
   // The products of a tile, which is in `stage`.
@@ -309,9 +313,8 @@ class QuantOwner80 {
   RowCursor<Shape::inner, E, T> halves;
   ColumnCursor<D, T> columns1;
   ColumnCursor<E, T> columns2;
-  const float2* stats = nullptr;  // of its head
-  const float* scales = nullptr;
-  const TileScale* dout_scales = nullptr;
+  const QuantRows* row_tiles = nullptr;  // keys own: those of its head
+  const float* scales = nullptr;         // rows own: of keys
 
   float (&sum1)[1][D / 8][4], (&sum2)[1][Keys ? E / 8 : 1][4];
   float2 (&own_stats)[2];

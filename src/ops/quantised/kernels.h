@@ -59,8 +59,15 @@ struct TileScale {
   TileScale() = default;
   FOVEA_HD explicit TileScale(float most) {
     const bool finite = most - most == 0, some = finite && most >= 0x1p-100f;
-    factor = some ? 127 / most : 0;
-    scale = some ? most / 127 : finite ? 0 : most - most;
+#ifdef __CUDA_ARCH__
+    // IEEE divisions would be hundreds of cycles of latency.  __fdividef takes no divisor above
+    // 2^126: most is scaled.
+    const float inverse = __fdividef(127 / 128.f, most * 0x1p-7f), part = most * (1 / 127.f);
+#else
+    const float inverse = 127 / most, part = most / 127;
+#endif
+    factor = some ? inverse : 0;
+    scale = some ? part : finite ? 0 : most - most;
   }
   // Adding 1.5 * 2^23 rounds to an integer.
   FOVEA_HD float code(float x) const {
@@ -71,9 +78,12 @@ struct TileScale {
 
 extern const Kernel<QuantBackward> x_quant_backward_host;
 
-// CUDA builds only.  sm80: mma.sync over codes, with columns; simt: anything valid.
-extern const Kernel<QuantBackward> x_quant_backward_sm80, x_quant_backward_simt;
-// Whether sm80 will take the call, of which codes are not made yet: it wants columns.
-bool x_quant_backward_takes_columns(const Context& ctx, const QuantBackward& b);
+// CUDA builds only.  sm90: Hopper, one pass; sm80: mma.sync; both over codes, with columns.  simt:
+// anything valid.
+extern const Kernel<QuantBackward> x_quant_backward_sm90, x_quant_backward_sm80,
+    x_quant_backward_simt;
+// Whether a kernel with columns will take the call, of which codes are not made yet.
+bool x_quant_backward_sm90_serves(const Context& ctx, const QuantBackward& b);
+bool x_quant_backward_sm80_serves(const Context& ctx, const QuantBackward& b);
 
 }  // namespace fovea

@@ -1400,6 +1400,7 @@ op! {
     /// no fields of them.  Limits: d and e are 1 .. 576.  On CUDA f16 and bf16 of up to 128 columns
     /// run on tensor cores, other calls in f32.
     /// Workspace: codes and scales of q and k, and their mean; on CUDA two numbers a row, more codes.
+    /// Hopper adds sums of dq in f32, 512 bytes for each row and head.
     /// Source: SageBwd (2505.11594), algorithm 3.
     /// ```
     XQuantBackward(x_quant_backward: fovea_x_quant_backward_params, fovea_x_quant_backward, fovea_x_quant_backward_workspace)
@@ -2865,7 +2866,8 @@ op! {
     ///     format 0       no cos; rows of all tensors contiguous and 16-byte aligned, those of v_scale
     ///                    and v_zero to their size
     ///     formats 1, 2   cos and sin of all columns, not interleaved; rows of codes contiguous and
-    ///                    aligned to 4 * bits bytes (3 bits: 4); a token's outliers contiguous
+    ///                    aligned to 16 bytes, those of 24 bytes to 8; a token's outliers contiguous,
+    ///                    as many as shared memory holds (Hopper: some 250 of keys and of values)
     /// The host does in formats 0 and 3 for groups to 128, without cos.  Otherwise keys and values are
     /// formed in the workspace for attention_forward: d + e numbers a key head of each token that a
     /// sequence may have.

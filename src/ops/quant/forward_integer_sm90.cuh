@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+// quant_forward of SageBwd on Hopper's wgmma: q, k, v and p are i8.
+//   x = scale q_scale k_scale q^ k^' log2(e),  a = 2^(most - base)
+//   p = 2^(x - most),  l += a sum p,  O += a / 127 v_scale p^ v^,  p^ = round(127 p)
+//   most is a row's largest x of a run of 64 keys, whose scales k_scale and v_scale are too.
+//   base is kSlack above an earlier most.  Codes do not depend on it, so O and l are rescaled only
+//   where a run's most passes it.
+// Blocks, work items, copies and barriers are those of attend_fp8_sm90.cuh.  A step is a run of
+// keys, from the last to the first, and takes two products, each beside work of other registers:
+//
+//   | tensor cores             | beside them                                       |
+//   | S of run n, i32          | O += the sums of run n + 2, which have ended      |
+//   | p^ v^ of run n + 1, i32  | softmax of run n                                  |
+//
+// p^ are register operands, so v is stored transposed and permuted (v_perm16).  Values past the
+// last key are codes, never NaN, and their p^ is 0.
+// Source: SageBwd (2505.11594), algorithm 2.
+#pragma once
+#include <algorithm>
+
+#include "cuda/launch.h"
+#include "cuda/tile/mma_codes_sm80.cuh"
+#include "ops/quant/forward.cuh"
+#include "ops/quant/integer_codes_sm90.cuh"
+
+namespace fovea::cuda {
+
+// The tiles that the mask leaves, and what their codes stand for.
+struct RunTiles : SeenTiles, IntegerCodes {
+  using Call = QuantAttend;
+  static constexpr bool reads_device = true, blocks = true;
+  ShiftedScales runs;  // of v
+
+  __device__ void start(const QuantAttend& call, const RowTile& tile, int, WindowMask&) {
+    find(call, tile, tile.rows.seq);
+    const Attend& a = call.attend;
+    runs = ShiftedScales::of(call.v_axis, tile.rows.seq.key_batch, tile.key_head(a),
+                             a.sequences.key_start, a.t, tile.rows.r);
+  }
+  __device__ KeyScales run_scales() const { return scales_of(runs, 0); }
+};
+
+// The online softmax of the rows that a lane shares with its quad, in units of log2.
+struct RunSoftmax {
+  static constexpr float kSlack = 8, kLog2Codes = 6.98868469f;  // 127
+  float base[2] = {kNegativeInfinity, kNegativeInfinity}, l[2] = {};
+
+  // What a run is to a row.
+  struct Run {
+    bool none[2];      // the row sees no key of it
+    float largest[2];  // x
+    float grain[2];    // p^ as a part of what stands in the tile
+  };
+  Run run;
+
+  // The run's largest products, and how its exponents are made:
+  //   A product plus kMagic are the bits of kOffset + product.  So an exponent is one multiply-add
+  //   of these, by `within`, whose constant `shift` is rounded.  The largest product's exponent is
+  //   then a little off log2(127).  `unit` is 2 to the negative of it, which mends all of them.
+  template <int N>
+  __device__ __forceinline__ void open(const ScoreTile<FOVEA_I8, N>& tile, float factor) {
+    using Tile = ScoreTile<FOVEA_I8, N>;
+    int32_t most[2];
+    find_most(tile.sums[0], most);
+    // Beyond 32 smaller weights than the largest are 0 in f32.  Times 0 -inf would be NaN.
+    within_ = fmaxf(fminf(factor, 32), 0x1p-126f);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      run.none[half] = most[half] == Tile::hidden;
+      const float top = run.none[half] ? Tile::kOffset : __int_as_float(most[half] + Tile::kMagic);
+      run.largest[half] = (top - Tile::kOffset) * factor;
+      shift_[half] = fmaf(-top, within_, kLog2Codes);
+      unit_[half] = exp2_fast(-fmaf(top, within_, shift_[half]));
+      run.grain[half] = 127 * unit_[half];
+    }
+  }
+  // Whether O is to be rescaled: some row of the warp has an x above its base.
+  __device__ __forceinline__ bool raises() const {
+    return __any_sync(~0u, above(0) || above(1));
+  }
+  // alpha: what O so far is to be multiplied with.
+  __device__ __forceinline__ void raise(float (&alpha)[2]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float now = above(half) ? run.largest[half] + kSlack : base[half];
+      alpha[half] = above(half) ? exp2_fast(base[half] - now) : 1.f;
+      l[half] *= alpha[half], base[half] = now;
+    }
+  }
+  // Products become 127 p / grain.  a: 0 where a row sees no key.
+  template <int N>
+  __device__ __forceinline__ void weigh(ScoreTile<FOVEA_I8, N>& tile, float (&a)[2]) {
+    using Tile = ScoreTile<FOVEA_I8, N>;
+    const int32_t(&sums)[N][4] = tile.sums[0];
+    float(&x)[N][4] = tile.x[0];
+    float sum[2];
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float pair[2];
+#pragma unroll
+        for (int c = 0; c < 2; ++c)
+          pair[c] = exp2_fast(
+              fmaf(__int_as_float(sums[j][2 * half + c] + Tile::kMagic), within_, shift_[half]));
+        x[j][2 * half] = pair[0], x[j][2 * half + 1] = pair[1];
+        sum[half] = j ? sum[half] + (pair[0] + pair[1]) : pair[0] + pair[1];
+      }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      a[half] = run.none[half] ? 0.f : exp2_fast(run.largest[half] - base[half]);
+      l[half] = fmaf(a[half] * unit_[half], sum[half], l[half]);
+    }
+  }
+
+ private:
+  __device__ bool above(int half) const {
+    return !run.none[half] && run.largest[half] > base[half];
+  }
+  // The largest products of the quad's rows, three at a time in two chains a row.
+  template <int N>
+  __device__ __forceinline__ static void find_most(const int32_t (&sums)[N][4],
+                                                   int32_t (&most)[2]) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      int32_t two[2];
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        const int32_t(&pair)[4] = sums[j];
+        two[j % 2] = j < 2 ? max(pair[2 * half], pair[2 * half + 1])
+                           : __vimax3_s32(two[j % 2], pair[2 * half], pair[2 * half + 1]);
+      }
+      most[half] = max(two[0], two[1]);
+    }
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        most[half] = max(most[half], __shfl_xor_sync(~0u, most[half], step));
+  }
+
+  float within_, shift_[2], unit_[2];
+};
+
+// A consumer warpgroup.
+template <class Shape, KeySource Source, class Epilogue>
+struct IntegerConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
+  using Base = CodeConsumer90<Shape, Source, Epilogue>;
+  using Base::E, Base::BN, Base::shared, Base::group, Base::q_at, Base::at;
+  using typename Base::TileV, typename Base::Slot, typename Base::KeyState;
+  static_assert(BN == kTileKeys);  // a run
+
+  __device__ __forceinline__ void run() {
+    this->each_item([&](const Slot& work) { consume(work); });
+  }
+
+ private:
+  // A scale of every run: the step's, and the next one's, which is asked for a step ahead.
+  struct Ahead {
+    float now, next;
+    // A copy where it is written: what is computed of it would stand above the products.
+    __device__ void take() {
+      now = next;
+      asm volatile("" : "+f"(now));
+    }
+  };
+
+  __device__ __forceinline__ void consume(const Slot& work) {
+    const int last = sm90::uniform(work.last), first = last + 1 - sm90::uniform(work.count);
+    const int row = work.tile.begin + group * 64 + sm90::uniform(threadIdx.x / 32) % 4 * 16;
+    const WindowMask& mask = work.mask;
+    const int full_begin = mask.begin, full_end = mask.end;
+    RunSoftmax state;
+    ScoreTile<FOVEA_I8, BN / 8> x;
+    int32_t sums[E / 8][4];  // of run n + 2
+    float o[E / 8][4];
+    uint32_t p[BN / 32][4];                // codes of run n + 1
+    float factor[2] = {}, coming[2] = {};  // of the sums, and of those that p is for
+    const float row_factor = work.row_factor(group, row + threadIdx.x % 32 / 4);
+    const auto keys = work.key_scales(), runs = work.run_scales();
+    Ahead k_scale, v_scale;
+    const auto load = [&](int n) {
+      k_scale.next = keys.at(n * BN), v_scale.next = runs.at(n * BN);
+    };
+    const auto add_sums = [&] {
+#pragma unroll
+      for (int j = 0; j < E / 8; ++j)
+#pragma unroll
+        for (int c = 0; c < 4; ++c)
+          o[j][c] = fmaf(factor[c / 2], static_cast<float>(sums[j][c]), o[j][c]);
+    };
+    const auto values = [&](KeyState v) {
+      shared.key_pipe().wait(v);
+      sm90::fence();
+      sm90::byte_product<FOVEA_I8, TileV>(sums, p, TileV::descriptor(shared.keys(v)), false);
+      sm90::commit();
+      factor[0] = coming[0], factor[1] = coming[1];
+    };
+    const auto weigh = [&](int n) {
+      if (n < full_begin || n >= full_end) mask.apply(x.products(), n * BN, row, x.hidden);
+      state.open(x, row_factor * k_scale.now);
+      if (state.raises()) {
+        float alpha[2];
+        state.raise(alpha);
+#pragma unroll
+        for (int j = 0; j < E / 8; ++j)
+#pragma unroll
+          for (int c = 0; c < 4; ++c) o[j][c] *= alpha[c / 2];
+        factor[0] *= alpha[0], factor[1] *= alpha[1];
+      }
+      float a[2];
+      state.weigh(x, a);
+      // A row without a key here has no share in what the scale is.
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        coming[half] = state.run.none[half] ? 0.f : a[half] * (v_scale.now * (1 / 127.f));
+    };
+    const auto step = [&](int n) {
+      KeyState v = at;
+      v.next();
+      this->scores(x, at);
+      add_sums();
+      values(v);
+      k_scale.take(), v_scale.take();
+      load(max(n - 1, first));
+      sm90::wait<1>();
+      sm90::pin(x.sums[0]);
+      shared.key_pipe().release(at);
+      at = v, at.next();
+      weigh(n);
+      // As in ByteConsumer90: a wait is moved above arithmetic, but not above a branch.
+      sm90::pin(x.x[0]);
+      shared.key_pipe().wait(v);
+      sm90::wait<0>();
+      sm90::pin(sums);
+      shared.key_pipe().release(v);
+      code_operand(p, x.x[0], state.run.grain);
+    };
+
+#pragma unroll
+    for (int j = 0; j < E / 8; ++j)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) o[j][c] = 0.f, sums[j][c] = 0;
+    if (first <= last) {
+      this->scores(x, at);
+      load(last), k_scale.take(), v_scale.take();
+      load(max(last - 1, first));
+      sm90::wait<0>();
+      sm90::pin(x.sums[0]);
+      shared.key_pipe().release(at);
+      at.next();
+      weigh(last);
+      code_operand(p, x.x[0], state.run.grain);
+#pragma unroll 1
+      for (int n = last - 1; n >= first; --n) step(n);
+      shared.q_pipe().release(q_at);
+      add_sums();
+      values(at);
+      sm90::wait<0>();
+      sm90::pin(sums);
+      add_sums();
+      this->pass();
+    } else {
+      shared.q_pipe().release(q_at);
+      this->pass(), this->pass();
+    }
+    this->store(work, row, state.base, {quad_sum(state.l[0]), quad_sum(state.l[1])}, o);
+  }
+};
+
+template <IntegerConfig90 C>
+QuantInstance90 quant_integer_sm90_instance() {
+  static_assert(C.dtype == FOVEA_I8);
+  using Shape = ByteShape90<C.d, C.d, C.groups, kTileKeys, C.stages, 1>;
+  constexpr auto launcher = [](Context& ctx, const QuantAttend& a, const QuantWork& work,
+                               const CodeMaps& maps) {
+    using Source = KeySourceOf<RunTiles, RowBoxes>;
+    using Consumer = IntegerConsumer90<Shape, Source, DirectEpilogue>;
+    launch<attend_fp8_sm90<Shape, Source, DirectEpilogue, Consumer>>(
+        ctx, "quant_forward", std::min(work.schedule.items, device_info(ctx).multiprocessors),
+        Shape::threads, Consumer::Shared::layout.bytes, a, work.grid, maps, work.order,
+        work.schedule, DirectEpilogue());
+  };
+  return {{C.d, Shape::BM, kTileKeys, Shape::TileK::Panel, Shape::TileV::Panel}, launcher};
+}
+
+}  // namespace fovea::cuda
+
+#define FOVEA_INSTANCE(...)                                                            \
+  namespace fovea::cuda {                                                              \
+  template QuantInstance90 quant_integer_sm90_instance<IntegerConfig90 __VA_ARGS__>(); \
+  }
