@@ -27,8 +27,9 @@
 //   | ds full    | a lane of each warp | consumers     | ds^ of both key tiles and its scales   |
 //   | named 1, 2 | a consumer's warps  | the same      | the largest p and ds of each warp      |
 //
-// ds^ has two buffers.  A consumer writes one again once the other one is full.  By then both have
-// read it.
+// A consumer forms dq of a tile in the step after, so that it may be a step ahead of the other one:
+// their exponentials and products then take turns.  ds^ has three buffers.  A consumer writes one
+// once the tile before is full.  By then both have read what lay there.
 // Source: SageBwd (2505.11594), algorithm 3; FlashAttention-3 (2407.08608).
 #pragma once
 #include <new>
@@ -53,7 +54,7 @@ struct TilePair {
 template <QuantGradient90 C>
 struct QuantShape90 {
   static constexpr int Dtype = C.dtype, D = C.d, E = C.e, BM = kTileTokens, BN = 128;
-  static constexpr int StagesQ = 2;
+  static constexpr int StagesQ = 2, StagesS = 3;
   static constexpr int groups = BN / 64, threads = 128 * (groups + 1);
   static constexpr int producer_regs = 24, consumer_regs = 240;  // registers a thread
   using KeyCodes = sm90::Bytes<BN, D, 128>;
@@ -69,7 +70,10 @@ struct QuantShape90 {
     static constexpr int panels = D / 64;  // of dq
   };
   using TileO = TilePair<Dout, DoutColumns>;
-  using TileS = sm90::Bytes<BM, BN, 128>;
+  using TileDs = sm90::Bytes<BM, BN, 128>;
+  struct TileS {  // the frame has two
+    static constexpr int bytes = StagesS * TileDs::bytes / 2;
+  };
   static constexpr int dq_buffers = groups, dq_bytes = kChunkFloats * 4, chunks = TileQ::panels;
   static_assert(chunks == groups && E == D, "64 columns of dq for each consumer");
   static constexpr int row_stats_bytes = sizeof(QuantRows);
@@ -88,7 +92,8 @@ template <class Shape>
 struct QuantLayout90 : BackwardLayout90<Shape> {
   int keys = this->template of<QuantKeys>(Shape::groups),
       most = this->add(Shape::groups * 4 * 8, 16),
-      ds_scales = this->template of<float>(2 * Shape::groups), ds_full = this->barriers(2);
+      ds_scales = this->template of<float>(Shape::StagesS * Shape::groups),
+      ds_full = this->barriers(Shape::StagesS);
 };
 
 template <class Shape>
@@ -96,6 +101,7 @@ struct QuantShared90 : BackwardShared90<Shape> {
   using typename BackwardShared90<Shape>::QState;
   using typename BackwardShared90<Shape>::DoutState;
   static constexpr QuantLayout90<Shape> own = QuantLayout90<Shape>();
+  using DsState = sm90::PipelineState<Shape::StagesS>;
 
   __device__ explicit QuantShared90(unsigned char* memory) : BackwardShared90<Shape>(memory) {}
   __device__ const QuantRows& rows(const QState& at) const {
@@ -109,15 +115,19 @@ struct QuantShared90 : BackwardShared90<Shape> {
     return reinterpret_cast<uint2*>(this->memory + own.most) + group * 4;
   }
   // What turns products of ds^ into terms of dq, for each key tile.
-  __device__ float* ds_scales(const DoutState& at) const {
+  __device__ float* ds_scales(const DsState& at) const {
     return reinterpret_cast<float*>(this->memory + own.ds_scales) + at.stage * Shape::groups;
   }
-  __device__ uint32_t ds_full(const DoutState& at) const {
+  __device__ uint32_t ds_full(const DsState& at) const {
     return this->base + own.ds_full + at.stage * 8;
+  }
+  // Of ds^, from the memory's begin.
+  __device__ static int ds_at(const DsState& at) {
+    return BackwardShared90<Shape>::layout.ds + at.stage * Shape::TileDs::bytes;
   }
   __device__ void init(const Attend& a, const BackwardGrid90& grid) const {
     BackwardShared90<Shape>::init(a, grid, 4 * Shape::groups);
-    for (DoutState at; at.phase == 0; at.next()) sm90::barrier_init(ds_full(at), 4 * Shape::groups);
+    for (DsState at; at.phase == 0; at.next()) sm90::barrier_init(ds_full(at), 4 * Shape::groups);
   }
 };
 
@@ -189,9 +199,10 @@ class QuantConsumer90 {
   using RowCodes = typename Shape::RowCodes;
   using RowColumns = typename Shape::RowColumns;
   using DoutColumns = typename Shape::DoutColumns;
-  using TileS = typename Shape::TileS;
+  using TileDs = typename Shape::TileDs;
   using Shared = QuantShared90<Shape>;
   using State = typename Shared::DoutState;
+  using DsState = typename Shared::DsState;
   static_assert(std::is_same_v<State, typename Shared::QState>);
 
  public:
@@ -211,7 +222,8 @@ class QuantConsumer90 {
         group(group),
         lane(threadIdx.x % 32),
         warp(sm90::uniform(threadIdx.x / 32) % 4),
-        ds_lane(TileS::at(lane / 4 % 2 * 9 + lane % 4 * 2, (group * 4 + warp) * 16) + lane / 8 * 4),
+        ds_lane(TileDs::at(lane / 4 % 2 * 9 + lane % 4 * 2, (group * 4 + warp) * 16) +
+                lane / 8 * 4),
         tile(rows.first()),
         dk(f.dk),
         dv(f.dv),
@@ -234,9 +246,10 @@ class QuantConsumer90 {
       issue_next_scores(true);
       sm90::wait<0>();
       sm90::pin(x);
+      step<true>();
 #pragma unroll 1
-      do step();
-      while (more());
+      while (another) step<false>();
+      last_dq();
     }
     const Sequence& seq = shared.sequence();
     store_dv<Dtype>(gradient.b.call, work, seq, shared.block().g, own_key(), dv);
@@ -258,7 +271,7 @@ class QuantConsumer90 {
             gradient.b.k_scales(seq, block.r,
                                 block.g / work.shares)[begin / kTileTokens * scale.stride[2]]};
   }
-  // Of q, dout and ds^; its stage says whether a tile is odd.
+  // Of q and dout; its stage says whether a tile is odd.
   __device__ State at() const {
     return {static_cast<int>(steps % 2), steps / 2 % 2};
   }
@@ -303,19 +316,30 @@ class QuantConsumer90 {
         part, codes, Columns::descriptor(columns + panel * 64 * Columns::Panel), false);
     sm90::commit();
   }
-  // A key tile's part of this warpgroup's 64 columns of dq.
+  // ds^ of the tile, and of the tile before.
+  __device__ static DsState ds_of(uint32_t step) {
+    return {static_cast<int>(step % Shape::StagesS), step / Shape::StagesS % 2};
+  }
+  __device__ DsState ds_now() const {
+    return ds_of(steps);
+  }
+  __device__ DsState ds_before() const {
+    return ds_of(steps - 1);
+  }
+  // A key tile's part of this warpgroup's 64 columns of dq, of the tile before.
   __device__ __forceinline__ void issue_dq(Part& part, int key_tile) {
     sm90::fence();
-    sm90::byte_product<FOVEA_I8, 64, TileS, KeyColumns>(
-        part, TileS::descriptor(shared.ds(at())) + TileS::step(2 * key_tile),
+    sm90::byte_product<FOVEA_I8, 64, TileDs, KeyColumns>(
+        part,
+        TileDs::descriptor(shared.base + Shared::ds_at(ds_before())) + TileDs::step(2 * key_tile),
         KeyColumns::descriptor(half() + Shape::TileK::second) + KeyColumns::step(2 * key_tile));
     sm90::commit();
   }
-  // Waits for all products but the last: sums of 64 columns from `panel` on += factor part.
-  template <int Columns>
+  // Waits for all products but the newest: sums of 64 columns from `panel` on += factor part.
+  template <int Newest = 1, int Columns>
   __device__ __forceinline__ void fold(float (&sum)[Columns][4], Part& part, int panel,
                                        float factor) {
-    sm90::wait<1>();
+    sm90::wait<Newest>();
     sm90::pin(part);
 #pragma unroll
     for (int j = 0; j < N; ++j)
@@ -351,8 +375,8 @@ class QuantConsumer90 {
   // run for two rows.
   __device__ __forceinline__ void put_ds(const uint32_t (&ds)[2][4]) const {
     const bool odd = lane & 4;
-    const uint32_t next_row = ds_lane ^ TileS::at(1, 0);  // the other row of the pair
-    unsigned char* const to = shared.memory + Shared::layout.ds + at().stage * TileS::bytes;
+    const uint32_t next_row = ds_lane ^ TileDs::at(1, 0);  // the other row of the pair
+    unsigned char* const to = shared.memory + Shared::ds_at(ds_now());
     const auto store = [&](uint32_t at, uint32_t word) {
       *reinterpret_cast<uint32_t*>(to + at) = word;
     };
@@ -364,28 +388,38 @@ class QuantConsumer90 {
         const uint32_t mine = __byte_perm(low, high, odd ? 0x7362 : 0x5140),
                        other =
                            __shfl_xor_sync(~0u, __byte_perm(low, high, odd ? 0x5140 : 0x7362), 4);
-        const int rows = (k * 32 + half * 16) * TileS::Panel;
+        const int rows = (k * 32 + half * 16) * TileDs::Panel;
         store(ds_lane + rows, __byte_perm(mine, other, odd ? 0x3726 : 0x5140));
         store(next_row + rows, __byte_perm(mine, other, odd ? 0x1504 : 0x7362));
       }
   }
 
-  // One row tile, and the scores of the next.
+  // One row tile: dv and dk; dq of the tile before; the scores of the next.
+  template <bool First>
   __device__ __forceinline__ void step() {
     const int m = tile.m;
     const QuantRows& of = shared.rows(at());
     const float2* const stats = reinterpret_cast<const float2*>(of.lse) + lane % 4;
     const QuantKeys& keys = shared.keys(group);
     const bool whole = keys.full(m);
+    // Read before the product begins: behind it shared memory answers late.
+    float2 lse[4 * N];
+#pragma unroll
+    for (int j = 0; j < N / 2; ++j) lse[4 * j] = stats[4 * j];
+    float k_scale = keys.k_scale, q_scale = of.q_scale;
     float p[N][4], dp[N][4];
     issue_dp(dp);
+    asm volatile("" : "+f"(k_scale), "+f"(q_scale)::"memory");  // not multiplied before
+    if constexpr (!First) hand_on_dq();
 #pragma unroll
     for (int j = 0; j < N; ++j)
 #pragma unroll
       for (int c = 0; c < 4; ++c) p[j][c] = static_cast<float>(x[j][c]);
     AttentionDscores tile_scores = scores_now();
-    tile_scores.pairs.factor *= keys.k_scale * of.q_scale;
-    weigh_tile(p, tile_scores, stats, m * BM + lane % 4 * 2, own_key(), whole);
+    tile_scores.pairs.factor *= k_scale * q_scale;
+#pragma unroll
+    for (int j = N / 2; j < N; ++j) lse[4 * j] = stats[4 * j];
+    weigh_tile(p, tile_scores, lse, m * BM + lane % 4 * 2, own_key(), whole);
     const float p_most = lane_most(p);
     sm90::wait<0>();
     sm90::pin(dp);
@@ -397,7 +431,7 @@ class QuantConsumer90 {
     // Where no row sees a key the products are 0, whatever the scales are.
     const bool met = keys.met(m);
     const float dv_factor = met ? p_scale.scale * of.dout.scale : 0.f,
-                dk_factor = met ? ds_scale.scale * of.q_scale : 0.f;
+                dk_factor = met ? ds_scale.scale * q_scale : 0.f;
 
     const uint32_t dout_columns = shared.dout(at()) + Shape::TileO::second,
                    q_columns = shared.q(at()) + Shape::TileQ::second;
@@ -407,32 +441,47 @@ class QuantConsumer90 {
     code_operand(codes, p, p_scale.factor);
     issue_columns<DoutColumns>(even, codes, dout_columns, 0);
     code_operand(ds, dp, ds_scale.factor);
+    if constexpr (!First) sm90::barrier_wait(shared.ds_full(ds_before()), ds_before().phase);
     put_ds(ds);
     if (threadIdx.x % 128 == 0)
-      shared.ds_scales(at())[group] = met ? ds_scale.scale * keys.k_scale : 0.f;
-    sm90::fence_shared();
-    __syncwarp();
-    sm90::barrier_arrive_warp(shared.ds_full(at()));
+      shared.ds_scales(ds_now())[group] = met ? ds_scale.scale * k_scale : 0.f;
     issue_columns<DoutColumns>(odd, codes, dout_columns, 1);
     fold(dv, even, 0, dv_factor);
+    sm90::fence_shared();
+    __syncwarp();
+    sm90::barrier_arrive_warp(shared.ds_full(ds_now()));
     issue_columns<RowColumns>(even, ds, q_columns, 0);
     fold(dv, odd, 1, dv_factor);
     shared.dout_pipe().release(at());
     issue_columns<RowColumns>(odd, ds, q_columns, 1);
     fold(dk, even, 0, dk_factor);
-    sm90::barrier_wait(shared.ds_full(at()), at().phase);
-    issue_dq(even, 0);
-    fold(dk, odd, 1, dk_factor);
-    shared.q_pipe().release(at());
-    issue_dq(odd, 1);
-    sum_dq(odd);
+    if constexpr (First) {
+      fold<0>(dk, odd, 1, dk_factor);
+      shared.q_pipe().release(at());
+      advance();
+    } else {
+      issue_dq(even, 0);
+      fold(dk, odd, 1, dk_factor);
+      shared.q_pipe().release(at());
+      issue_dq(odd, 1);
+      sum_dq<false>(odd);
+    }
+    sm90::wait<0>();
+    sm90::pin(x);
+  }
+  // To the next tile, whose scores are issued.
+  __device__ __forceinline__ void advance() {
+    shared.keys(group).rows.next(tile);
+    ++steps;
+    another = more();  // asked for here: behind the stores of dq the answer comes late
+    issue_next_scores(another);
   }
 
-  // dq of both key tiles to the drain's buffer; meanwhile the scores of the next tile.
+  // dq of both key tiles, of the tile before, to the drain's buffer; meanwhile the scores of the
+  // next.  hand_on_dq() tells the drain.
+  template <bool Last>
   __device__ __forceinline__ void sum_dq(Part& odd) {
-    const int odd_tile = at().stage;
-    const float* const scales = shared.ds_scales(at());
-    const float first = scales[0], second = scales[1];
+    const float first = shared.ds_scales(ds_before())[0];
     float dq[N][4];
     sm90::wait<1>();
     sm90::pin(x);
@@ -441,26 +490,38 @@ class QuantConsumer90 {
 #pragma unroll
       for (int c = 0; c < 4; ++c) dq[j][c] = static_cast<float>(x[j][c]) * first;
     // ptxas keeps the wait for the last product behind this branch.
-    sm90::barrier_wait(shared.dq_empty(group), odd_tile ^ 1);
+    sm90::barrier_wait(shared.dq_empty(group), steps % 2);
+    const float second = shared.ds_scales(ds_before())[1];
     sm90::wait<0>();
     sm90::pin(odd);
 #pragma unroll
     for (int j = 0; j < N; ++j)
 #pragma unroll
       for (int c = 0; c < 4; ++c) dq[j][c] = fmaf(static_cast<float>(odd[j][c]), second, dq[j][c]);
-    shared.keys(group).rows.next(tile);
-    ++steps;
-    issue_next_scores(more());
+    if constexpr (!Last) advance();
 #pragma unroll
     for (int j = 0; j < N; ++j)
       *reinterpret_cast<float4*>(shared.memory + Shared::layout.dq + group * Shape::dq_bytes +
                                  (j * 128 + threadIdx.x % 128) * 16) =
           make_float4(dq[j][0], dq[j][1], dq[j][2], dq[j][3]);
+  }
+  // The step before stored dq of the tile before its own, from the third tile on.
+  __device__ __forceinline__ void hand_on_dq() const {
     sm90::fence_shared();
     __syncwarp();
-    sm90::barrier_arrive_warp(shared.dq_full(group, odd_tile));
-    sm90::wait<0>();
-    sm90::pin(x);
+    if (steps > 1) sm90::barrier_arrive_warp(shared.dq_full(group, at().stage));
+  }
+  // After the last step.
+  __device__ __forceinline__ void last_dq() {
+    hand_on_dq();
+    sm90::barrier_wait(shared.ds_full(ds_before()), ds_before().phase);
+    Part odd;
+    issue_dq(x, 0);
+    issue_dq(odd, 1);
+    sum_dq<true>(odd);
+    sm90::fence_shared();
+    __syncwarp();
+    sm90::barrier_arrive_warp(shared.dq_full(group, at().stage ^ 1));
   }
 
   const QuantGradient& gradient;
@@ -469,6 +530,7 @@ class QuantConsumer90 {
   const int group, lane, warp;
   const uint32_t ds_lane;  // where the lane's words of ds^ begin
   uint32_t steps = 0;      // so far
+  bool another;            // tile follows
   RowStep tile;
   float (&dk)[D / 8][4], (&dv)[E / 8][4];
   Part& x;  // scores, then every other product
