@@ -18,6 +18,7 @@
 #include "core/chunk.h"
 #include "core/dtype.h"
 #include "cuda/launch.h"
+#include "cuda/tile/convert.cuh"
 #include "cuda/tile/copy.cuh"
 #include "ops/quant/quantize.cuh"
 
@@ -36,25 +37,24 @@ __device__ inline uint32_t integer_bits(float x) {
 // Four codes of a byte as a word; factor(c) of each.
 template <CodeKind Kind, class Factor>
 __device__ inline uint32_t four_codes(const float* y, Factor factor) {
-  uint32_t word = 0;
+  uint32_t two[2];  // the low halves
 #pragma unroll
   for (int c = 0; c < 4; c += 2) {
     const float x[2] = {product_of(y[c], factor(c)), product_of(y[c + 1], factor(c + 1))};
-    uint32_t two = 0;
     if constexpr (Kind == CodeKind::i8) {
-      two = __byte_perm(integer_bits(x[0]), integer_bits(x[1]), 0x0040) & 0xffff;
+      two[c / 2] = __byte_perm(integer_bits(x[0]), integer_bits(x[1]), 0x0040);
     } else {
 #if __CUDA_ARCH__ >= 890
       uint16_t pair;
       asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(x[1]), "f"(x[0]));
-      two = pair;
+      two[c / 2] = pair;
 #else
-      two = from_float<E4m3>(x[0]).bits | uint32_t{from_float<E4m3>(x[1]).bits} << 8;
+      two[c / 2] = fovea::from_float<E4m3>(x[0]).bits | uint32_t{fovea::from_float<E4m3>(x[1]).bits}
+                                                            << 8;
 #endif
     }
-    word |= two << 8 * c;
   }
-  return word;
+  return __byte_perm(two[0], two[1], 0x5410);
 }
 
 // A thread's codes of one token: two words, one where a byte holds two codes.
@@ -168,6 +168,8 @@ struct Parts {
   }
   // Of a warp's tokens, which are of one run of 16 each.
   __device__ bool shared() const { return parts == 0 && block >= 4; }
+  // Of tokens 2 n and 2 n + 1.
+  __device__ bool pairs() const { return block > 0 && parts < 3; }
   __device__ int count() const { return 1 << (7 - block + parts); }
   __device__ int first(int part) const {
     return (part >> parts << block) + ((part & ((1 << parts) - 1)) << (3 - parts));
@@ -206,17 +208,28 @@ __device__ inline void copy_tile(const Quantize& a, const TileAt& at, uint4* s_a
 template <class X, int Lanes>
 __device__ inline void load_tile(const Quantize& a, const TileAt& at, const uint4* s_ahead,
                                  Tile& y) {
+  if constexpr (kAhead<X>) {
+    constexpr int dtype = std::is_same_v<X, Bf16> ? FOVEA_BF16 : FOVEA_F16;
+#pragma unroll
+    for (int i = 0; i < kTokens; ++i) {
+      const uint4 in = s_ahead[i * kGroups * Lanes + threadIdx.x];
+      const uint32_t pairs[4] = {in.x, in.y, in.z, in.w};
+#pragma unroll
+      for (int c = 0; c < kColumns; c += 2) {
+        const float2 two = pair_of<dtype>(pairs[c / 2]);
+        y[i][c] = two.x, y[i][c + 1] = two.y;
+      }
+    }
+    return;
+  }
   using In = Chunk<X, kColumns>;
   const X* x = a.x.as<X>() + at.row(a.x) + at.lane * kColumns;
 #pragma unroll
   for (int i = 0; i < kTokens; ++i) {
     In in{};
-    if constexpr (kAhead<X>)
-      in = *reinterpret_cast<const In*>(s_ahead + i * kGroups * Lanes + threadIdx.x);
-    else if (at.token(i) < at.tokens)
-      in = *reinterpret_cast<const In*>(x + at.token(i) * a.x.stride[1]);
+    if (at.token(i) < at.tokens) in = *reinterpret_cast<const In*>(x + at.token(i) * a.x.stride[1]);
 #pragma unroll
-    for (int c = 0; c < kColumns; ++c) y[i][c] = to_float(in.x[c]);
+    for (int c = 0; c < kColumns; ++c) y[i][c] = fovea::to_float(in.x[c]);
   }
 }
 
@@ -274,6 +287,15 @@ __device__ inline void join_columns(const Tile& y, const TileAt& at, float* s_ro
   }
 }
 
+// Of a thread's columns, from a multiple of 16 bytes on.
+__device__ inline void eight_of(const float* from, float (&x)[kColumns]) {
+#pragma unroll
+  for (int c = 0; c < kColumns; c += 4) {
+    const float4 four = *reinterpret_cast<const float4*>(from + c);
+    x[c] = four.x, x[c + 1] = four.y, x[c + 2] = four.z, x[c + 3] = four.w;
+  }
+}
+
 // Takes the means off; those of a block of 128 are made first.  Absent tokens stay 0.
 template <int Lanes>
 __device__ inline void centre_tile(const Quantize& a, const TileAt& at, Tile& y, float* s_rows) {
@@ -290,11 +312,9 @@ __device__ inline void centre_tile(const Quantize& a, const TileAt& at, Tile& y,
       if (kept) row[c * a.mean.stride[3]] = of;
     });
     __syncthreads();
-#pragma unroll
-    for (int c = 0; c < kColumns; c += 4) {
-      const float4 four = *reinterpret_cast<const float4*>(s_rows + at.lane * kColumns + c);
-      mean[c] = four.x, mean[c + 1] = four.y, mean[c + 2] = four.z, mean[c + 3] = four.w;
-    }
+    eight_of(s_rows + at.lane * kColumns, mean);
+  } else if (a.mean.stride[3] == 1 && reinterpret_cast<uintptr_t>(row) % 16 == 0) {
+    eight_of(row + at.lane * kColumns, mean);
   } else {
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) mean[c] = row[(at.lane * kColumns + c) * a.mean.stride[3]];
@@ -421,16 +441,18 @@ __device__ inline void code_tile(const Quantize& a, const TileAt& at, const Tile
   if (a.channel()) {
     const float* channel = partials.factors + (at.sequence * a.h + at.head) * a.d;
     float factor[kColumns];
+    eight_of(channel + at.lane * kColumns, factor);
+    // Under a factor of 0 codes are 0, though y be NaN.
+    constexpr int bits = Kind == CodeKind::i4 ? 4 : 8;
+    uint32_t kept[2] = {};
 #pragma unroll
-    for (int c = 0; c < kColumns; ++c) factor[c] = channel[at.lane * kColumns + c];
+    for (int c = 0; c < kColumns; ++c)
+      kept[c * bits / 32] |= factor[c] == 0 ? 0 : (1u << bits) - 1 << c * bits % 32;
 #pragma unroll
     for (int i = 0; i < kTokens; ++i) {
-      // Under a factor of 0 codes are 0, though y be NaN.
-      float x[kColumns];
-#pragma unroll
-      for (int c = 0; c < kColumns; ++c) x[c] = factor[c] == 0 ? 0 : y[i][c];
       codes_of<Kind>(
-          x, [&](int c) { return factor[c]; }, code[i]);
+          y[i], [&](int c) { return factor[c]; }, code[i]);
+      code[i][0] &= kept[0], code[i][1] &= kept[1];
     }
     return;
   }
@@ -446,9 +468,12 @@ __device__ inline void code_tile(const Quantize& a, const TileAt& at, const Tile
     factor[0] = CodeScale(float_of(s_part[parts(at.token(0))]), a.most).factor;
   }
 #pragma unroll
-  for (int i = 1; i < kTokens; ++i)
+  for (int i = 1; i < kTokens; ++i) {
+    // The same for all threads, so that divisions are spared.
+    const bool same = parts.shared() || (i % 2 && parts.pairs());
     factor[i] =
-        parts.shared() ? factor[0] : CodeScale(float_of(s_part[parts(at.token(i))]), a.most).factor;
+        same ? factor[i - 1] : CodeScale(float_of(s_part[parts(at.token(i))]), a.most).factor;
+  }
 #pragma unroll
   for (int i = 0; i < kTokens; ++i) {
     codes_of<Kind>(
