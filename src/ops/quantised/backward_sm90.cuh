@@ -17,7 +17,7 @@
 // A consumer's 64 keys and a tile of 64 rows are one tile of the method.  Its scores are transposed
 // (keys by rows): p^' and ds^' are register operands, whose other operand has rows contiguous in
 // v_perm16's order.  ds^ alone goes through shared memory, rows by keys in that order.  There each
-// consumer reads both key tiles for its 64 columns of dq.
+// consumer reads both key tiles for its half of the columns of dq; of 64 columns it makes all.
 // A product of codes has sums in i32.  It makes 64 columns at a time; they join f32 sums with the
 // scales of their tiles while the next product runs.
 // Shared memory: BackwardShared90, of which K, Q and dout are pairs of tiles, then QuantShared90.
@@ -26,6 +26,7 @@
 //   | barrier    | who arrives         | who waits     | what it guards                         |
 //   | ds full    | a lane of each warp | consumers     | ds^ of both key tiles and its scales   |
 //   | named 1, 2 | a consumer's warps  | the same      | the largest p and ds of each warp      |
+//   | named 3    | the first consumer  | the second    | the second's first step, half one late |
 //
 // A consumer forms dq of a tile in the step after, so that it may be a step ahead of the other one:
 // their exponentials and products then take turns.  ds^ has three buffers.  A consumer writes one
@@ -57,9 +58,9 @@ struct QuantShape90 {
   static constexpr int StagesQ = 2, StagesS = 3;
   static constexpr int groups = BN / 64, threads = 128 * (groups + 1);
   static constexpr int producer_regs = 24, consumer_regs = 240;  // registers a thread
-  using KeyCodes = sm90::Bytes<BN, D, 128>;
+  using KeyCodes = sm90::Bytes<BN, D, D>;
   using KeyColumns = sm90::Bytes<D, BN, 128>;
-  using RowCodes = sm90::Bytes<BM, D, 128>;
+  using RowCodes = sm90::Bytes<BM, D, D>;
   using RowColumns = sm90::Bytes<D, BM, 64>;
   using Dout = Swizzled<BM, E>;
   using DoutColumns = sm90::Bytes<E, BM, 64>;
@@ -74,8 +75,9 @@ struct QuantShape90 {
   struct TileS {  // the frame has two
     static constexpr int bytes = StagesS * TileDs::bytes / 2;
   };
-  static constexpr int dq_buffers = groups, dq_bytes = kChunkFloats * 4, chunks = TileQ::panels;
-  static_assert(chunks == groups && E == D, "64 columns of dq for each consumer");
+  static constexpr int chunks = TileQ::panels, dq_buffers = groups,
+                       dq_bytes = chunks * kChunkFloats * 4 / groups;
+  static_assert((D == 64 || D == 128) && E == D, "half of dq's columns for each consumer");
   static constexpr int row_stats_bytes = sizeof(QuantRows);
   static constexpr int shared_bytes = QuantLayout90<QuantShape90>().bytes;
 };
@@ -194,6 +196,8 @@ template <class Shape>
 class QuantConsumer90 {
   static constexpr int Dtype = Shape::Dtype, D = Shape::D, E = Shape::E, BM = Shape::BM;
   static constexpr int N = 8;  // groups of 8 columns of a product
+  static constexpr int Panels = D / 64;
+  static constexpr int DqN = N * Panels / Shape::groups;  // of a consumer's part of dq
   using KeyCodes = typename Shape::KeyCodes;
   using KeyColumns = typename Shape::KeyColumns;
   using RowCodes = typename Shape::RowCodes;
@@ -246,6 +250,7 @@ class QuantConsumer90 {
       issue_next_scores(true);
       sm90::wait<0>();
       sm90::pin(x);
+      if (group == 1) sm90::named_barrier_sync(3, 256);
       step<true>();
 #pragma unroll 1
       while (another) step<false>();
@@ -275,10 +280,9 @@ class QuantConsumer90 {
   __device__ State at() const {
     return {static_cast<int>(steps % 2), steps / 2 % 2};
   }
-  // Where the warpgroup's 64 rows of K begin.  Those of V and of K by column are as far behind
-  // their tile's begin.
-  __device__ uint32_t half() const {
-    return shared.base + sm90::unhoisted(group) * 64 * kPanelRowBytes;
+  // Where the warpgroup's half begins: 64 rows of `row_bytes`.
+  __device__ uint32_t half(int row_bytes) const {
+    return shared.base + sm90::unhoisted(group) * 64 * row_bytes;
   }
   __device__ bool more() const {
     return !shared.keys(group).rows.ends(tile);
@@ -296,15 +300,16 @@ class QuantConsumer90 {
   __device__ __forceinline__ void issue_next_scores(bool more) {
     if (more) shared.q_pipe().wait(at());
     sm90::fence();
-    sm90::byte_product<FOVEA_I8, D, KeyCodes, RowCodes>(x, KeyCodes::descriptor(half()),
-                                                        RowCodes::descriptor(shared.q(at())));
+    sm90::byte_product<FOVEA_I8, D, KeyCodes, RowCodes>(
+        x, KeyCodes::descriptor(half(KeyCodes::Panel)), RowCodes::descriptor(shared.q(at())));
     sm90::commit();
   }
   __device__ __forceinline__ void issue_dp(float (&dp)[N][4]) {
     shared.dout_pipe().wait(at());
     sm90::fence();
     sm90::product_rows<Dtype, E, typename Shape::TileV, typename Shape::Dout>(
-        dp, sm90::descriptor(half() + Shared::layout.v), sm90::descriptor(shared.dout(at())));
+        dp, sm90::descriptor(half(kPanelRowBytes) + Shared::layout.v),
+        sm90::descriptor(shared.dout(at())));
     sm90::commit();
   }
   // Codes times 64 columns of a tile, of dout or q by column.
@@ -326,13 +331,15 @@ class QuantConsumer90 {
   __device__ DsState ds_before() const {
     return ds_of(steps - 1);
   }
-  // A key tile's part of this warpgroup's 64 columns of dq, of the tile before.
+  // A key tile's part of 64 columns of dq, of the tile before: the warpgroup's own, or all.
   __device__ __forceinline__ void issue_dq(Part& part, int key_tile) {
     sm90::fence();
     sm90::byte_product<FOVEA_I8, 64, TileDs, KeyColumns>(
         part,
         TileDs::descriptor(shared.base + Shared::ds_at(ds_before())) + TileDs::step(2 * key_tile),
-        KeyColumns::descriptor(half() + Shape::TileK::second) + KeyColumns::step(2 * key_tile));
+        KeyColumns::descriptor((Panels == 2 ? half(KeyColumns::Panel) : shared.base) +
+                               Shape::TileK::second) +
+            KeyColumns::step(2 * key_tile));
     sm90::commit();
   }
   // Waits for all products but the newest: sums of 64 columns from `panel` on += factor part.
@@ -445,23 +452,33 @@ class QuantConsumer90 {
     put_ds(ds);
     if (threadIdx.x % 128 == 0)
       shared.ds_scales(ds_now())[group] = met ? ds_scale.scale * k_scale : 0.f;
-    issue_columns<DoutColumns>(odd, codes, dout_columns, 1);
+    if constexpr (Panels == 2)
+      issue_columns<DoutColumns>(odd, codes, dout_columns, 1);
+    else
+      issue_columns<RowColumns>(odd, ds, q_columns, 0);
     fold(dv, even, 0, dv_factor);
     sm90::fence_shared();
     __syncwarp();
     sm90::barrier_arrive_warp(shared.ds_full(ds_now()));
-    issue_columns<RowColumns>(even, ds, q_columns, 0);
-    fold(dv, odd, 1, dv_factor);
-    shared.dout_pipe().release(at());
-    issue_columns<RowColumns>(odd, ds, q_columns, 1);
-    fold(dk, even, 0, dk_factor);
     if constexpr (First) {
-      fold<0>(dk, odd, 1, dk_factor);
+      if (group == 0) sm90::named_barrier_arrive(3, 256);
+    }
+    if constexpr (Panels == 2) {
+      issue_columns<RowColumns>(even, ds, q_columns, 0);
+      fold(dv, odd, 1, dv_factor);
+    }
+    shared.dout_pipe().release(at());
+    if constexpr (Panels == 2) {
+      issue_columns<RowColumns>(odd, ds, q_columns, 1);
+      fold(dk, even, 0, dk_factor);
+    }
+    if constexpr (First) {
+      fold<0>(dk, odd, Panels - 1, dk_factor);
       shared.q_pipe().release(at());
       advance();
     } else {
       issue_dq(even, 0);
-      fold(dk, odd, 1, dk_factor);
+      fold(dk, odd, Panels - 1, dk_factor);
       shared.q_pipe().release(at());
       issue_dq(odd, 1);
       sum_dq<false>(odd);
@@ -482,25 +499,41 @@ class QuantConsumer90 {
   template <bool Last>
   __device__ __forceinline__ void sum_dq(Part& odd) {
     const float first = shared.ds_scales(ds_before())[0];
-    float dq[N][4];
-    sm90::wait<1>();
-    sm90::pin(x);
+    float dq[DqN][4];
+    if constexpr (Panels == 2) {
+      sm90::wait<1>();
+      sm90::pin(x);
 #pragma unroll
-    for (int j = 0; j < N; ++j)
+      for (int j = 0; j < DqN; ++j)
 #pragma unroll
-      for (int c = 0; c < 4; ++c) dq[j][c] = static_cast<float>(x[j][c]) * first;
+        for (int c = 0; c < 4; ++c) dq[j][c] = static_cast<float>(x[j][c]) * first;
+    }
     // ptxas keeps the wait for the last product behind this branch.
     sm90::barrier_wait(shared.dq_empty(group), steps % 2);
     const float second = shared.ds_scales(ds_before())[1];
     sm90::wait<0>();
     sm90::pin(odd);
+    if constexpr (Panels == 2) {
 #pragma unroll
-    for (int j = 0; j < N; ++j)
+      for (int j = 0; j < DqN; ++j)
 #pragma unroll
-      for (int c = 0; c < 4; ++c) dq[j][c] = fmaf(static_cast<float>(odd[j][c]), second, dq[j][c]);
+        for (int c = 0; c < 4; ++c)
+          dq[j][c] = fmaf(static_cast<float>(odd[j][c]), second, dq[j][c]);
+    } else {
+      sm90::pin(x);
+      const auto take = [&]<int From>() {
+#pragma unroll
+        for (int j = 0; j < DqN; ++j)
+#pragma unroll
+          for (int c = 0; c < 4; ++c)
+            dq[j][c] = fmaf(static_cast<float>(odd[From + j][c]), second,
+                            static_cast<float>(x[From + j][c]) * first);
+      };
+      group == 0 ? take.template operator()<0>() : take.template operator()<DqN>();
+    }
     if constexpr (!Last) advance();
 #pragma unroll
-    for (int j = 0; j < N; ++j)
+    for (int j = 0; j < DqN; ++j)
       *reinterpret_cast<float4*>(shared.memory + Shared::layout.dq + group * Shape::dq_bytes +
                                  (j * 128 + threadIdx.x % 128) * 16) =
           make_float4(dq[j][0], dq[j][1], dq[j][2], dq[j][3]);
