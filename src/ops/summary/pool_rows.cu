@@ -73,7 +73,7 @@ class PoolTeam {
     Buffer buffer[kBuffers];
   };
 
-  // across: lanes side by side over the pieces of a row.  wide: so is y.
+  // across: lanes side by side over the pieces of a row, a power of two.  wide: so is y.
   __device__ PoolTeam(const PoolCall& a, Shared& shared, int across, bool wide)
       : a_(a),
         wide_(wide),
@@ -89,7 +89,7 @@ class PoolTeam {
     const PoolBlock at = pool_block(a_, q, r, head, block);
     const int64_t pieces = a_.d / kEach, x_head = quotient(head, quotient(a_.h, a_.g));
     for (int64_t first = 0; first < pieces; first += across_) {
-      const int64_t piece = first + lane_ % across_;
+      const int64_t piece = first + (lane_ & (across_ - 1));
       state_.clear();
       if (piece < pieces) {
         const int64_t column = x_head * a_.x.stride[2] + piece * kEach;
@@ -178,23 +178,29 @@ class PoolTeam {
 
   // add_tokens() without pages.  Zeros in place of absent tokens leave the sums as they are.
   __device__ void add_rows(const Sequence& q, const PoolBlock& at, int64_t column) {
-    const int64_t stride = a_.x.stride[1], end = at.end;
-    const T* const x = static_cast<const T*>(a_.x.data) + column + q.key_batch * a_.x.stride[0] +
-                       q.key_begin * stride;
-    for (int64_t i = at.begin + stripe_; i < end; i += kAhead * stripes_) {
-      Piece piece[kAhead]{};
+    const int64_t first = at.begin + stripe_, step = stripes_ * a_.x.stride[1];
+    const T* from = static_cast<const T*>(a_.x.data) + column + q.key_batch * a_.x.stride[0] +
+                    (q.key_begin + first) * a_.x.stride[1];
+    int64_t left = at.end - first;
+    for (; left > 0; left -= kAhead * stripes_, from += kAhead * step) {
+      const int some = left < kAhead * stripes_ ? static_cast<int>(left) : kAhead * stripes_;
+      uint4 bits[kAhead];
 #pragma unroll
       for (int k = 0; k < kAhead; ++k) {
-        const int64_t token = i + k * stripes_;
-        if (token >= end) continue;
-        piece[k] = *reinterpret_cast<const Piece*>(x + token * stride);
-        ++state_.count;
+        bits[k] = {0, 0, 0, 0};
+        if (k * stripes_ < some) bits[k] = *reinterpret_cast<const uint4*>(from + k * step);
       }
 #pragma unroll
-      for (int k = 0; k < kAhead; ++k)
+      for (int k = 0; k < kAhead; ++k) {
+        Piece piece;
+        memcpy(&piece, &bits[k], sizeof piece);
+        state_.count += k * stripes_ < some;
 #pragma unroll
-        for (int e = 0; e < kEach; ++e)
-          state_.join(e, [value = to_float(piece[k].x[e])](int) { return value; });
+        for (int e = 0; e < kEach; ++e) {
+          const float value = to_float(piece.x[e]);
+          state_.join(e, [&](int) { return value; });
+        }
+      }
     }
   }
 
@@ -236,7 +242,7 @@ class PoolTeam {
 
 // shares: thread blocks of a sequence.
 template <class T, int Team, bool Sums>
-__global__ void __launch_bounds__(kThreads, Sums ? 4 : 2)
+__global__ void __launch_bounds__(kThreads, Sums ? 3 : 2)
     pool_rows_kernel(const __grid_constant__ PoolCall a, int64_t shares, int across, bool wide) {
   constexpr int kTeams = kWarps / Team;
   __shared__ typename PoolTeam<T, Team, Sums>::Shared shared;
@@ -257,8 +263,9 @@ template <class T, int Team, bool Sums>
 void enqueue_rows(Context& ctx, const PoolCall& a) {
   constexpr int kTeams = kWarps / Team, kEach = 16 / static_cast<int>(sizeof(T));
   const int64_t units = ceil_div(a.blocks_most * a.h, kTeams);
-  // Two thread blocks share a multiprocessor, or four; four even out.
-  const int64_t room = ceil_div(int64_t{4} * device_info(ctx).multiprocessors, a.sequences.count);
+  // Of Sums three thread blocks share a multiprocessor; of others two, and four even out.
+  const int64_t room =
+      ceil_div(int64_t{Sums ? 3 : 4} * device_info(ctx).multiprocessors, a.sequences.count);
   const bool same = a.y_dtype == a.dtype;
   const bool wide = (same || a.y_dtype == FOVEA_F32) && chunked(a.y, same ? sizeof(T) : 4, kEach);
   const int64_t shares = units < room ? units : room;
