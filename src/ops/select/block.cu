@@ -613,6 +613,7 @@ extern const Kernel<SelectBlock> x_select_block_simt = {
     "simt", [](const Context& ctx, const SelectBlock& a, Plan& plan) {
       const cuda::SelectSlots slots(ctx, a, plan.workspace);
       plan.kernel += a.row ? Text(".") + dtype_name(a.row_dtype) : Text(".given");
+      if (slots.raw) plan.kernel += ".warps";
       plan.launch = [=](Context& run, void* base) { cuda::run(run, slots, a, base); };
       return Text();
     }};

@@ -75,12 +75,19 @@ class RowList {
     for (int r = 0; r < rounds_; ++r)
       if (raw(r) > -INFINITY) put_raw(r, f(raw(r)));
   }
-  // The sum over the warps of a block of RowScores of what each would hold.
+  // The sum over a block of RowScores, in its order.  own(w): what the lane of warp w would hold.
   template <class Own>
-  __device__ float sum_of_warps(Own own) {
-    float all = 0;
+  __device__ float sum_of_warps(Own own) const {
+    float part[kSummed], all = 0;
 #pragma unroll
-    for (int w = 0; w < kSummed; ++w) all = __fadd_rn(all, team_.sum(own(w)));
+    for (int w = 0; w < kSummed; ++w) part[w] = own(w);
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2)
+#pragma unroll
+      for (int w = 0; w < kSummed; ++w)
+        part[w] = __fadd_rn(part[w], __shfl_xor_sync(~0u, part[w], step));
+#pragma unroll
+    for (int w = 0; w < kSummed; ++w) all = __fadd_rn(all, part[w]);
     return all;
   }
 
@@ -138,8 +145,9 @@ class RowList {
     change_raw([&](float x) { return x == high ? 1.f : expf(x - high); });
     const float sum = sum_of_warps([&](int w) {
       float own = 0;
-      for (int r = w; r < rounds_; r += kSummed)
-        if (raw(r) > -INFINITY) own = __fadd_rn(own, raw(r));
+#pragma unroll
+      for (int r = w; r < Each; r += kSummed)
+        if (r < rounds_ && raw(r) > -INFINITY) own = __fadd_rn(own, raw(r));
       return own;
     });
     change_raw([&](float x) { return sum > 0 ? pick_score(__fdiv_rn(x, sum)) : 0.f; });
@@ -387,6 +395,7 @@ class RowList {
     const int share = (at_.blocks + 32 * kSummed - 1) / (32 * kSummed);
     return sum_of_warps([&](int w) {
       float own = 0;
+#pragma unroll 1
       for (int r = w * share; r < (w + 1) * share && r < rounds_; ++r)
         if (kept >> r & 1) own = __fadd_rn(own, fmaxf(pick_value(key(r)), 0.f));
       return own;
