@@ -433,6 +433,31 @@ void kernels(SelectCases& add) {
           "sm80.bf16.ring.m16");
 }
 
+// Raw scores of one head, a warp a list: each number of entries that a warp has, and one more;
+// SpargeAttention's lists; masks, ties, infinities and rows that see little.
+void raw_rows(SelectCases& add) {
+  const std::string sparge =
+      "row column normalise=1 data=0 h=2 g=2 x=2 d=16 ratio=0.5 min_extra=1 block_rows=128"
+      " block_keys=64 scale=0.2 index index_count keep=130 ";
+  add.kernel(sparge + "b=1 n=9 u=256", "simt.f32.warps")
+      .kernel(sparge + "b=2 n=130 u=256 causal=1", "simt.f32.warps")
+      .kernel(sparge + "b=2 n=130 u=200 query_len key_len causal=1", "simt.f32.warps")
+      .kernel(
+          "row column h=4 g=2 x=4 n=5 u=257 count=100 keep=100 force_first=2 force_own=1"
+          " forced_count=1 block_mask causal=1 block_rows=128 block_keys=4",
+          "simt.f32.warps")
+      .kernel("score h=2 x=2 g=1 n=3 u=513 data=3 rule=1 cover=0.5 column_forced keep=200",
+              "simt.given.warps")
+      .kernel(
+          "score h=2 x=2 n=3 u=1024 data=2 normalise=4 count=500 keep=400 scale=0.5 query_start"
+          " key_start block_rows=4 block_keys=4",
+          "simt.given.warps")
+      .kernel("score h=2 x=2 n=3 u=700 data=2 normalise=3 rule=5 threshold=0.5 keep=600",
+              "simt.given.warps")
+      .kernel("score h=2 x=2 n=2 u=1025 data=2 normalise=3 count=500 keep=600 index index_count",
+              "simt.given");
+}
+
 // The largest given scores of a row and no more: rows of one block, of several, and of more equal
 // scores than a block keeps.
 void given_rows(SelectCases& add) {
@@ -453,7 +478,7 @@ void given_rows(SelectCases& add) {
 
 std::vector<harness::Case> select_cases() {
   SelectCases add;
-  sweeps(add), edges(add), methods(add), kernels(add), given_rows(add);
+  sweeps(add), edges(add), methods(add), kernels(add), raw_rows(add), given_rows(add);
   add.add(
          "row column b=1 n=3 u=5 h=2 g=1 x=2 d=4 count=2 keep=2 causal=1 force_own=1"
          " block_rows=2 block_keys=2 scale=1",

@@ -3,8 +3,8 @@
 //   products   a block owns 16 R rows (list row, query head of a column head) x 64 columns in f32
 //              FMA (block/stage.cuh), of a chunk of list rows, to the workspace
 //   rows       a block owns a list row of a list head: eligible, normalised, reduced, remapped;
-//   with
-//              scope row also the cut and the list
+//              with scope row also the cut and the list.  Short rows of one head are a warp's
+//              (block_list_raw.cu)
 //   ranges     with minmax over a wide scope first: the range of each row, then of each scope
 //   cuts       with a wide scope: a block owns a scope
 //   lists      with a wide scope: a block owns a list row of a list head
@@ -14,7 +14,7 @@
 #include "cuda/block/stage.cuh"
 #include "cuda/launch.h"
 #include "cuda/loop/pick.cuh"
-#include "ops/select/block.h"
+#include "ops/select/block_sm80.cuh"
 
 namespace fovea {
 namespace cuda {
@@ -518,6 +518,7 @@ struct SelectSlots {
   Slot<PickCut> cut;
   Slot<Range> range;
   int64_t batches, rows, blocks, width, shared_bytes;
+  bool raw;  // a warp owns a list row
 
   SelectSlots(const Context& ctx, const SelectBlock& a, Layout& workspace) {
     const double row_bytes = 4.0 * static_cast<double>(a.h) * static_cast<double>(a.u);
@@ -529,11 +530,12 @@ struct SelectSlots {
     batches = fit(row_bytes, a.b);
     rows = fit(row_bytes * static_cast<double>(batches), a.n);
     if (!a.row) batches = a.b, rows = a.n;
+    raw = raw_lists(a);
     width = 2 * a.u + (a.remap_step ? a.y : 0);
     shared_bytes = width * 4 <= kSharedMost ? width * 4 : 0;
     blocks = int64_t{8} * device_info(ctx).multiprocessors;
     if (a.row) product = workspace.add<float>(batches, rows, a.h, a.u);
-    if (!shared_bytes) room = workspace.add<float>(blocks, width);
+    if (!shared_bytes && !raw) room = workspace.add<float>(blocks, width);
     if (!a.wide()) return;
     score = workspace.add<float>(a.b, a.x, a.n, a.y);
     if (a.forced_count) forced = workspace.add<bool>(a.b, a.x, a.n, a.y);
@@ -572,6 +574,13 @@ void score_rows(Context& ctx, const SelectSlots& slots, const SelectCall& x, voi
         chunk.rows* heads <= 16 ? products.template operator()<1>()
                                 : products.template operator()<4>();
       }
+      if (slots.raw) {
+        SelectProduct scores{};
+        scores.a = a, scores.score = chunk.product;
+        scores.lines = a.x, scores.pitch = static_cast<int>(a.u);
+        run_raw_lists(ctx, scores, {chunk.b0, chunk.batches, chunk.n0, chunk.rows});
+        continue;
+      }
       const int64_t work = chunk.batches * chunk.rows * a.x;
       if (work > 0)
         rows_kernel<<<static_cast<unsigned>(work < slots.blocks ? work : slots.blocks), kRowThreads,
@@ -604,6 +613,7 @@ extern const Kernel<SelectBlock> x_select_block_simt = {
     "simt", [](const Context& ctx, const SelectBlock& a, Plan& plan) {
       const cuda::SelectSlots slots(ctx, a, plan.workspace);
       plan.kernel += a.row ? Text(".") + dtype_name(a.row_dtype) : Text(".given");
+      if (slots.raw) plan.kernel += ".warps";
       plan.launch = [=](Context& run, void* base) { cuda::run(run, slots, a, base); };
       return Text();
     }};

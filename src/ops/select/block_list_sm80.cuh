@@ -2,6 +2,8 @@
 // x_select_block's lists from the scores of a chunk (block_sm80.cu) or given ones (block_given.cu),
 // for scope row: reduced where products were not, remapped to key blocks, cut by the rule, written
 // in ascending order.
+// Raw: scores are products or given ones of one head (block.cu).  They are scaled, masked and
+// normalised here, by a warp, with the bits that block.cu's RowScores gives them.
 // A team is a warp or a block.  It owns the list row of a list head.  Warp w has the entries
 // [w Each 32, (w + 1) Each 32), lane by lane.
 // A cut is found bit by bit from the top of the key of core/pick.h: each step counts the entries,
@@ -21,9 +23,11 @@ namespace {
 constexpr char kOp[] = "x_select_block";
 constexpr int kWarpTeams = 4;  // teams of a block, where they are warps
 
-template <int Threads, int Each>
+template <int Threads, int Each, bool Raw>
 class RowList {
   using Pick = RowTeam<Threads>;
+  static constexpr int kSummed = 8;  // warps of a block of RowScores
+  static_assert(!Raw || Threads == 32);
 
  public:
   __device__ RowList(const SelectProduct& x, const SelectChunk& chunk, Pick& team, uint32_t* keys,
@@ -44,6 +48,7 @@ class RowList {
     const int end = at_.seen_blocks > at_.own_end ? at_.seen_blocks : at_.own_end;
     const int own = end - team_.warp() * Each * 32;  // of the warp's entries
     rounds_ = own <= 0 ? 0 : own < Each * 32 ? (own + 31) / 32 : Each;
+    if constexpr (Raw) find_normalised();
     find_keys();
     find_forced();
     all_forced_ = team_.sum(__popc(forced_));
@@ -60,6 +65,93 @@ class RowList {
   __device__ bool forced(int r) const { return forced_ >> r & 1; }
   // Whether a cut may take the entry.
   __device__ bool eligible(int r) const { return eligible_ >> r & 1; }
+
+  // Raw scores, until they are keys; those of no eligible column are -inf.
+  __device__ float raw(int r) const { return __uint_as_float(s_key_[r * 32]); }
+  __device__ void put_raw(int r, float s) const { s_key_[r * 32] = __float_as_uint(s); }
+  template <class F>
+  __device__ void change_raw(F f) const {
+#pragma unroll 4
+    for (int r = 0; r < rounds_; ++r)
+      if (raw(r) > -INFINITY) put_raw(r, f(raw(r)));
+  }
+  // The sum over a block of RowScores, in its order.  own(w): what the lane of warp w would hold.
+  template <class Own>
+  __device__ float sum_of_warps(Own own) const {
+    float part[kSummed], all = 0;
+#pragma unroll
+    for (int w = 0; w < kSummed; ++w) part[w] = own(w);
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2)
+#pragma unroll
+      for (int w = 0; w < kSummed; ++w)
+        part[w] = __fadd_rn(part[w], __shfl_xor_sync(~0u, part[w], step));
+#pragma unroll
+    for (int w = 0; w < kSummed; ++w) all = __fadd_rn(all, part[w]);
+    return all;
+  }
+
+  __device__ void find_normalised() {
+    constexpr int kAhead = 8;  // loads in flight
+    const int64_t stride = a_.score ? a_.score.stride[3] : 1;
+#pragma unroll 1
+    for (int from = 0; from < rounds_; from += kAhead) {
+      float s[kAhead];
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) {
+        const int c = entry(from + k);
+        s[k] = NAN;  // counts as -inf
+        if (c < at_.seen) s[k] = score_[c * stride];
+      }
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k)
+        if (from + k < rounds_) put_raw(from + k, a_.scored_as(s[k]));
+    }
+    if (a_.block_mask || a_.column_forced) mask();
+    normalise();
+  }
+  __device__ void mask() const {
+    const uint8_t *bits = nullptr, *flags = nullptr;
+    if (a_.block_mask) bits = a_.block_mask.at<uint8_t>(batch_, list_head_, row_);
+    if (a_.column_forced)
+      flags = a_.column_forced.at<uint8_t>(at_.key_b, a_.column_head(list_head_), at_.first_column);
+    for (int r = 0; r < rounds_; ++r) {
+      const int c = entry(r);
+      if (c >= at_.seen) continue;
+      bool there = true;
+      if (bits) there = bits[c / 8 * a_.block_mask.stride[3]] >> (c % 8) & 1;
+      if (flags) there = there && !(flags[c * a_.column_forced.stride[2]] & 2);
+      if (!there) put_raw(r, -INFINITY);
+    }
+  }
+  __device__ void normalise() {
+    if (a_.normalise == FOVEA_X_SELECT_NORMALISE_NONE) return;
+    if (a_.row_lse) {
+      const float lse = *a_.row_lse.at(batch_, list_head_, row_);
+      return change_raw([&](float x) { return SelectBlock::given_softmax(x, lse); });
+    }
+    float low = -INFINITY, high = -INFINITY;
+    for (int r = 0; r < rounds_; ++r)
+      if (const float x = raw(r); x > -INFINITY) low = fmaxf(low, -x), high = fmaxf(high, x);
+    high = team_.largest(high);
+    if (high == -INFINITY) return;
+    if (a_.normalise == FOVEA_X_SELECT_NORMALISE_MINMAX) {
+      low = -team_.largest(low);
+      const float width = high - low <= 1e-6f ? 1.f : high - low;
+      return change_raw([&](float x) { return pick_score(__fdiv_rn(x - low, width)); });
+    }
+    if (a_.normalise == FOVEA_X_SELECT_NORMALISE_MAX)
+      return change_raw([&](float x) { return high > 0 ? pick_score(__fdiv_rn(x, high)) : x; });
+    change_raw([&](float x) { return x == high ? 1.f : expf(x - high); });
+    const float sum = sum_of_warps([&](int w) {
+      float own = 0;
+#pragma unroll
+      for (int r = w; r < Each; r += kSummed)
+        if (r < rounds_ && raw(r) > -INFINITY) own = __fadd_rn(own, raw(r));
+      return own;
+    });
+    change_raw([&](float x) { return sum > 0 ? pick_score(__fdiv_rn(x, sum)) : 0.f; });
+  }
 
   // The reduced score of a column that positions let the row see.
   __device__ float column_score(int c) const {
@@ -106,7 +198,9 @@ class RowList {
     for (int r = 0; r < rounds_; ++r) {
       const int c = entry(r);
       float s = -INFINITY;
-      if (a_.remap_step) {
+      if constexpr (Raw) {
+        s = raw(r);
+      } else if (a_.remap_step) {
         if (c < at_.seen_blocks) s = pick_score(remapped(c));
       } else if (c < at_.seen) {
         s = column_score(c);
@@ -276,22 +370,36 @@ class RowList {
                        ? end_of([&](int r) { return forced(r); }, static_cast<int>(keep.forced))
                        : 0;
     float mass = 0;
+    uint32_t kept = 0;
     each([&](int r) { return forced(r) ? entry(r) < forced_end : taken(r); },
          [&](int r, int slot) {
            const float s = pick_value(key(r));
            if (a_.index) *a_.index.at<int32_t>(batch_, list_head_, row_, slot) = entry(r);
            if (a_.kept_score) *a_.kept_score.at(batch_, list_head_, row_, slot) = s;
+           if constexpr (Raw) kept |= 1u << r;
            mass += s > 0 ? s : 0.f;
          });
     for (int64_t slot = keep.forced + keep.free + team_.thread(); slot < a_.keep; slot += Threads) {
       *a_.index.at<int32_t>(batch_, list_head_, row_, slot) = -1;
       if (a_.kept_score) *a_.kept_score.at(batch_, list_head_, row_, slot) = -INFINITY;
     }
-    if (a_.kept_mass) mass = team_.sum(mass);
+    if (a_.kept_mass) mass = Raw ? mass_of_warps(kept) : team_.sum(mass);
     if (team_.thread()) return;
     if (a_.index_count)
       *a_.index_count.at<int32_t>(batch_, list_head_, row_) = static_cast<int32_t>(keep.wanted);
     if (a_.kept_mass) *a_.kept_mass.at(batch_, list_head_, row_) = mass;
+  }
+
+  // BlockPick's warps have a share of the entries each.
+  __device__ float mass_of_warps(uint32_t kept) {
+    const int share = (at_.blocks + 32 * kSummed - 1) / (32 * kSummed);
+    return sum_of_warps([&](int w) {
+      float own = 0;
+#pragma unroll 1
+      for (int r = w * share; r < (w + 1) * share && r < rounds_; ++r)
+        if (kept >> r & 1) own = __fadd_rn(own, fmaxf(pick_value(key(r)), 0.f));
+      return own;
+    });
   }
 
   const SelectProduct& x_;
@@ -307,7 +415,7 @@ class RowList {
   uint32_t key_[Each], forced_, eligible_;
 };
 
-template <int Threads, int Each>
+template <int Threads, int Each, bool Raw>
 __global__ void __launch_bounds__(Threads == 32 ? 32 * kWarpTeams : Threads, 1)
     lists_kernel(const __grid_constant__ SelectProduct x, const __grid_constant__ SelectChunk chunk,
                  int64_t work) {
@@ -319,16 +427,17 @@ __global__ void __launch_bounds__(Threads == 32 ? 32 * kWarpTeams : Threads, 1)
   const int64_t w = static_cast<int64_t>(blockIdx.x) * (Threads == 32 ? kWarpTeams : 1) + number;
   if (w >= work) return;
   Pick team(s);
-  RowList<Threads, Each>(x, chunk, team, s_keys + number * Threads * Each, w).run();
+  RowList<Threads, Each, Raw>(x, chunk, team, s_keys + number * Threads * Each, w).run();
 }
 
-template <int Threads, int Each>
+template <int Threads, int Each, bool Raw = false>
 void run_teams(Context& ctx, const SelectProduct& x, const SelectChunk& chunk) {
   static_assert(Each <= 32);
   const int64_t work = chunk.batches * chunk.rows * x.a.x;
   constexpr int kTeams = Threads == 32 ? kWarpTeams : 1;
-  launch_pdl<lists_kernel<Threads, Each>>(ctx, kOp, ceil_div(work, kTeams), Threads * kTeams,
-                                          int64_t{4} * kTeams * Threads * Each, x, chunk, work);
+  launch_pdl<lists_kernel<Threads, Each, Raw>>(ctx, kOp, ceil_div(work, kTeams), Threads * kTeams,
+                                               int64_t{4} * kTeams * Threads * Each, x, chunk,
+                                               work);
 }
 
 }  // namespace

@@ -145,6 +145,10 @@ inline int64_t list_blocks(const SelectBlock& a) {
 void run_lists(Context& ctx, const SelectProduct& x, const SelectChunk& chunk);
 void run_wide_lists(Context& ctx, const SelectProduct& x, const SelectChunk& chunk);
 
+// Lists of one head's scores that are neither scaled, masked nor normalised yet.
+bool raw_lists(const SelectBlock& a);
+void run_raw_lists(Context& ctx, const SelectProduct& x, const SelectChunk& chunk);
+
 // Lists that a count alone cuts, with forced blocks within it and nothing else asked for.
 bool counted_lists(const SelectProduct& x);
 void run_counted_lists(Context& ctx, const SelectProduct& x, const SelectChunk& chunk);

@@ -5,10 +5,13 @@
 // A lane owns a piece and every n-th token.
 // Lanes join by shuffles, then warps through shared memory, each in a fixed order.
 // Thread blocks share the blocks that old_len leaves of a sequence: a step of decode makes few.
+// Where mean and sum alone are wanted, without pages, a state is a third: more thread blocks share
+// a multiprocessor, and warps load the next block while warp 0 joins one.
 //
-//   | barrier | who arrives    | who waits      | what it guards                   |
-//   | joined  | all warps      | warp 0         | the states that it joins         |
-//   | read    | all warps      | all warps      | the same, before the next block  |
+//   | barrier | who arrives | who waits | what it guards                                    |
+//   | joined  | all warps   | all warps | the states that warp 0 joins; with two buffers    |
+//   |         |             |           | also the other one, which it has read             |
+//   | read    | all warps   | all warps | with one buffer: the same, before the next block  |
 #include "core/chunk.h"
 #include "core/dtype.h"
 #include "core/locate.h"
@@ -27,9 +30,10 @@ constexpr int kAhead = 4;            // tokens that a lane has in flight
 constexpr int64_t kManyTokens = 64;  // of a block that eight warps share
 constexpr char kOp[] = "x_pool_forward";
 
-// What a lane knows of the columns of its piece.
-template <int Each>
+// What a lane knows of the columns of its piece.  Sums: their sums alone.
+template <int Each, bool Sums>
 struct PieceState {
+  static constexpr int kParts = Sums ? 1 : 3;
   float high[Each], low[Each], sum[Each];
   int count;
 
@@ -38,27 +42,38 @@ struct PieceState {
     for (int e = 0; e < Each; ++e) high[e] = -INFINITY, low[e] = INFINITY, sum[e] = 0;
     count = 0;
   }
-  // NaN is above and below all.
-  __device__ void join(int e, float more_high, float more_low, float more_sum) {
-    high[e] = more_high > high[e] || more_high != more_high ? more_high : high[e];
-    low[e] = more_low < low[e] || more_low != more_low ? more_low : low[e];
-    sum[e] += more_sum;
+  __device__ float part(int p, int e) const {
+    return p == 0 ? sum[e] : p == 1 ? high[e] : low[e];
+  }
+  // more(p): part p of column e of another state, or of a token.  NaN is above and below all.
+  template <class More>
+  __device__ void join(int e, More more) {
+    sum[e] += more(0);
+    if constexpr (!Sums) {
+      const float more_high = more(1), more_low = more(2);
+      high[e] = more_high > high[e] || more_high != more_high ? more_high : high[e];
+      low[e] = more_low < low[e] || more_low != more_low ? more_low : low[e];
+    }
   }
 };
 
-template <class T, int Team>
+template <class T, int Team, bool Sums>
 class PoolTeam {
   static constexpr int kEach = 16 / static_cast<int>(sizeof(T));
+  static constexpr int kBuffers = Sums ? 2 : 1;
   using Piece = Chunk<T, kEach>;
-  using State = PieceState<kEach>;
+  using State = PieceState<kEach, Sums>;
 
  public:
-  struct Shared {
-    float part[Team == 1 ? 1 : kWarps][3 * kEach][32];
+  struct Buffer {
+    float part[Team == 1 ? 1 : kWarps][State::kParts * kEach][32];
     int count[kWarps][32];
   };
+  struct Shared {
+    Buffer buffer[kBuffers];
+  };
 
-  // across: lanes side by side over the pieces of a row.  wide: so is y.
+  // across: lanes side by side over the pieces of a row, a power of two.  wide: so is y.
   __device__ PoolTeam(const PoolCall& a, Shared& shared, int across, bool wide)
       : a_(a),
         wide_(wide),
@@ -72,11 +87,17 @@ class PoolTeam {
   // Block `block` of a head.
   __device__ void run(const Sequence& q, int64_t r, int64_t block, int64_t head) {
     const PoolBlock at = pool_block(a_, q, r, head, block);
-    const int64_t pieces = a_.d / kEach;
+    const int64_t pieces = a_.d / kEach, x_head = quotient(head, quotient(a_.h, a_.g));
     for (int64_t first = 0; first < pieces; first += across_) {
-      const int64_t piece = first + lane_ % across_;
+      const int64_t piece = first + (lane_ & (across_ - 1));
       state_.clear();
-      if (piece < pieces) add_tokens(q, at, a_.x_head(head) * a_.x.stride[2] + piece * kEach);
+      if (piece < pieces) {
+        const int64_t column = x_head * a_.x.stride[2] + piece * kEach;
+        if constexpr (Sums)
+          add_rows(q, at, column);
+        else
+          add_tokens(q, at, column);
+      }
       join_lanes();
       if constexpr (Team > 1) join_warps();
       if (stripe_ || piece >= pieces) continue;
@@ -87,8 +108,10 @@ class PoolTeam {
         store(to, value);
         to += a_.d * a_.y.stride[3];
       };
-      put(FOVEA_X_SUMMARY_MAX, [&](int e) { return state_.high[e]; });
-      put(FOVEA_X_SUMMARY_MIN, [&](int e) { return state_.low[e]; });
+      if constexpr (!Sums) {
+        put(FOVEA_X_SUMMARY_MAX, [&](int e) { return state_.high[e]; });
+        put(FOVEA_X_SUMMARY_MIN, [&](int e) { return state_.low[e]; });
+      }
       const float count = static_cast<float>(state_.count);
       put(FOVEA_X_SUMMARY_MEAN, [&](int e) { return __fdiv_rn(state_.sum[e], count); });
       put(FOVEA_X_SUMMARY_SUM, [&](int e) { return state_.sum[e]; });
@@ -147,7 +170,35 @@ class PoolTeam {
 #pragma unroll
         for (int e = 0; e < kEach; ++e) {
           const float value = to_float(piece[k].x[e]);
-          state_.join(e, value, value, value);
+          state_.join(e, [&](int) { return value; });
+        }
+      }
+    }
+  }
+
+  // add_tokens() without pages.  Zeros in place of absent tokens leave the sums as they are.
+  __device__ void add_rows(const Sequence& q, const PoolBlock& at, int64_t column) {
+    const int64_t first = at.begin + stripe_, step = stripes_ * a_.x.stride[1];
+    const T* from = static_cast<const T*>(a_.x.data) + column + q.key_batch * a_.x.stride[0] +
+                    (q.key_begin + first) * a_.x.stride[1];
+    int64_t left = at.end - first;
+    for (; left > 0; left -= kAhead * stripes_, from += kAhead * step) {
+      const int some = left < kAhead * stripes_ ? static_cast<int>(left) : kAhead * stripes_;
+      uint4 bits[kAhead];
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) {
+        bits[k] = {0, 0, 0, 0};
+        if (k * stripes_ < some) bits[k] = *reinterpret_cast<const uint4*>(from + k * step);
+      }
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) {
+        Piece piece;
+        memcpy(&piece, &bits[k], sizeof piece);
+        state_.count += k * stripes_ < some;
+#pragma unroll
+        for (int e = 0; e < kEach; ++e) {
+          const float value = to_float(piece.x[e]);
+          state_.join(e, [&](int) { return value; });
         }
       }
     }
@@ -157,30 +208,28 @@ class PoolTeam {
     for (int step = across_; step < 32; step *= 2) {
 #pragma unroll
       for (int e = 0; e < kEach; ++e)
-        state_.join(e, __shfl_xor_sync(~0u, state_.high[e], step),
-                    __shfl_xor_sync(~0u, state_.low[e], step),
-                    __shfl_xor_sync(~0u, state_.sum[e], step));
+        state_.join(e, [&](int p) { return __shfl_xor_sync(~0u, state_.part(p, e), step); });
       state_.count += __shfl_xor_sync(~0u, state_.count, step);
     }
   }
 
   __device__ void join_warps() {
+    Buffer& s = s_.buffer[turn_];
+    turn_ = kBuffers - 1 - turn_;
 #pragma unroll
-    for (int e = 0; e < kEach; ++e) {
-      s_.part[warp_][e][lane_] = state_.high[e];
-      s_.part[warp_][kEach + e][lane_] = state_.low[e];
-      s_.part[warp_][2 * kEach + e][lane_] = state_.sum[e];
-    }
-    s_.count[warp_][lane_] = state_.count;
+    for (int e = 0; e < kEach; ++e)
+#pragma unroll
+      for (int p = 0; p < State::kParts; ++p)
+        s.part[warp_][p * kEach + e][lane_] = state_.part(p, e);
+    s.count[warp_][lane_] = state_.count;
     __syncthreads();
     for (int w = 1; warp_ == 0 && w < kWarps; ++w) {
 #pragma unroll
       for (int e = 0; e < kEach; ++e)
-        state_.join(e, s_.part[w][e][lane_], s_.part[w][kEach + e][lane_],
-                    s_.part[w][2 * kEach + e][lane_]);
-      state_.count += s_.count[w][lane_];
+        state_.join(e, [&](int p) { return s.part[w][p * kEach + e][lane_]; });
+      state_.count += s.count[w][lane_];
     }
-    __syncthreads();
+    if constexpr (kBuffers == 1) __syncthreads();
   }
 
   const PoolCall& a_;
@@ -188,15 +237,16 @@ class PoolTeam {
   Shared& s_;
   const int warp_, lane_, across_, stripes_, stripe_;
   State state_;
+  int turn_ = 0;  // the buffer
 };
 
 // shares: thread blocks of a sequence.
-template <class T, int Team>
-__global__ void __launch_bounds__(kThreads)
+template <class T, int Team, bool Sums>
+__global__ void __launch_bounds__(kThreads, Sums ? 3 : 2)
     pool_rows_kernel(const __grid_constant__ PoolCall a, int64_t shares, int across, bool wide) {
   constexpr int kTeams = kWarps / Team;
-  __shared__ typename PoolTeam<T, Team>::Shared shared;
-  PoolTeam<T, Team> team(a, shared, across, wide);
+  __shared__ typename PoolTeam<T, Team, Sums>::Shared shared;
+  PoolTeam<T, Team, Sums> team(a, shared, across, wide);
   const int64_t number = threadIdx.x / 32 / Team;
   pdl_wait();
   for (int64_t w = blockIdx.x; w < a.sequences.count * shares; w += gridDim.x) {
@@ -209,26 +259,29 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <class T, int Team>
+template <class T, int Team, bool Sums>
 void enqueue_rows(Context& ctx, const PoolCall& a) {
   constexpr int kTeams = kWarps / Team, kEach = 16 / static_cast<int>(sizeof(T));
   const int64_t units = ceil_div(a.blocks_most * a.h, kTeams);
-  // Two thread blocks share a multiprocessor; four even out.
-  const int64_t room = ceil_div(int64_t{4} * device_info(ctx).multiprocessors, a.sequences.count);
+  // Of Sums three thread blocks share a multiprocessor; of others two, and four even out.
+  const int64_t room =
+      ceil_div(int64_t{Sums ? 3 : 4} * device_info(ctx).multiprocessors, a.sequences.count);
   const bool same = a.y_dtype == a.dtype;
   const bool wide = (same || a.y_dtype == FOVEA_F32) && chunked(a.y, same ? sizeof(T) : 4, kEach);
   const int64_t shares = units < room ? units : room;
-  launch_pdl<pool_rows_kernel<T, Team>>(ctx, kOp, a.sequences.count * shares, kThreads, 0, a,
-                                        shares, lanes_of(a.d / kEach, 32), wide);
+  launch_pdl<pool_rows_kernel<T, Team, Sums>>(ctx, kOp, a.sequences.count * shares, kThreads, 0, a,
+                                              shares, lanes_of(a.d / kEach, 32), wide);
 }
 
 template <class T>
 void enqueue(Context& ctx, const PoolCall& a) {
   if (!a.sequences.count || !a.blocks_most) return;
+  const bool sums =
+      !a.wants(FOVEA_X_SUMMARY_MAX) && !a.wants(FOVEA_X_SUMMARY_MIN) && !a.sequences.page;
   if (a.block < kManyTokens)
-    enqueue_rows<T, 1>(ctx, a);
+    sums ? enqueue_rows<T, 1, true>(ctx, a) : enqueue_rows<T, 1, false>(ctx, a);
   else
-    enqueue_rows<T, kWarps>(ctx, a);
+    sums ? enqueue_rows<T, kWarps, true>(ctx, a) : enqueue_rows<T, kWarps, false>(ctx, a);
   if (a.similar || a.dissimilar) pool_similar(ctx, a);
 }
 
