@@ -8,10 +8,12 @@
 // Blocks, work items, copies and barriers are those of attend_fp8_sm90.cuh.  A step is a run of
 // keys, from the last to the first, and takes two products, each beside work of other registers:
 //
-//   | tensor cores             | beside them                                       |
-//   | S of run n, i32          | O += the sums of run n + 2, which have ended      |
-//   | p^ v^ of run n + 1, i32  | softmax of run n                                  |
+//   | tensor cores         | beside them                                                      |
+//   | S of run n - 1, i32  | exponentials of run n, by turns O += the sums of run n + 1       |
+//   | p^ v^ of run n, i32  | maxima of run n - 1                                              |
 //
+// An exponential takes its unit for 8 cycles, in which a warp issues what stands between two.  With
+// three warpgroups S waits for the exponentials (Ahead): registers are fewer, others fill the gap.
 // p^ are register operands, so v is stored transposed and permuted (v_perm16).  Values past the
 // last key are codes, never NaN, and their p^ is 0.
 // Source: SageBwd (2505.11594), algorithm 2.
@@ -54,20 +56,20 @@ struct RunSoftmax {
   Run run;
 
   // The run's largest products, and how its exponents are made:
-  //   A product plus kMagic are the bits of kOffset + product.  So an exponent is one multiply-add
-  //   of these, by `within`, whose constant `shift` is rounded.  The largest product's exponent is
-  //   then a little off log2(127).  `unit` is 2 to the negative of it, which mends all of them.
+  //   x: the bits of kOffset + product.  An exponent is one multiply-add of these, by `within`,
+  //   whose constant `shift` is rounded.  The largest product's exponent is then a little off
+  //   log2(127).  `unit` is 2 to the negative of it, which mends all of them.
   template <int N>
-  __device__ __forceinline__ void open(const ScoreTile<FOVEA_I8, N>& tile, float factor) {
+  __device__ __forceinline__ void open(const float (&x)[N][4], float factor) {
     using Tile = ScoreTile<FOVEA_I8, N>;
     int32_t most[2];
-    find_most(tile.sums[0], most);
+    find_most(x, most);
     // Beyond 32 smaller weights than the largest are 0 in f32.  Times 0 -inf would be NaN.
     within_ = fmaxf(fminf(factor, 32), 0x1p-126f);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      run.none[half] = most[half] == Tile::hidden;
-      const float top = run.none[half] ? Tile::kOffset : __int_as_float(most[half] + Tile::kMagic);
+      run.none[half] = most[half] == Tile::hidden + Tile::kMagic;
+      const float top = run.none[half] ? Tile::kOffset : __int_as_float(most[half]);
       run.largest[half] = (top - Tile::kOffset) * factor;
       shift_[half] = fmaf(-top, within_, kLog2Codes);
       unit_[half] = exp2_fast(-fmaf(top, within_, shift_[half]));
@@ -87,30 +89,29 @@ struct RunSoftmax {
       l[half] *= alpha[half], base[half] = now;
     }
   }
-  // Products become 127 p / grain.  a: 0 where a row sees no key.
+  // x becomes 127 p / grain, eight keys at a time, and beside(j) follows those of eight keys j.
+  // a: 0 where a row sees no key.
   template <int N>
-  __device__ __forceinline__ void weigh(ScoreTile<FOVEA_I8, N>& tile, float (&a)[2]) {
-    using Tile = ScoreTile<FOVEA_I8, N>;
-    const int32_t(&sums)[N][4] = tile.sums[0];
-    float(&x)[N][4] = tile.x[0];
+  __device__ __forceinline__ void weigh(float (&x)[N][4], float (&a)[2], auto beside) {
     float sum[2];
 #pragma unroll
-    for (int j = 0; j < N; ++j)
+    for (int half = 0; half < 2; ++half)
+      a[half] = run.none[half] ? 0.f : exp2_fast(run.largest[half] - base[half]);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float pair[2];
 #pragma unroll
         for (int c = 0; c < 2; ++c)
-          pair[c] = exp2_fast(
-              fmaf(__int_as_float(sums[j][2 * half + c] + Tile::kMagic), within_, shift_[half]));
+          pair[c] = exp2_fast(fmaf(x[j][2 * half + c], within_, shift_[half]));
         x[j][2 * half] = pair[0], x[j][2 * half + 1] = pair[1];
         sum[half] = j ? sum[half] + (pair[0] + pair[1]) : pair[0] + pair[1];
       }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      a[half] = run.none[half] ? 0.f : exp2_fast(run.largest[half] - base[half]);
-      l[half] = fmaf(a[half] * unit_[half], sum[half], l[half]);
+      beside(j);
     }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) l[half] = fmaf(a[half] * unit_[half], sum[half], l[half]);
   }
 
  private:
@@ -119,16 +120,15 @@ struct RunSoftmax {
   }
   // The largest products of the quad's rows, three at a time in two chains a row.
   template <int N>
-  __device__ __forceinline__ static void find_most(const int32_t (&sums)[N][4],
-                                                   int32_t (&most)[2]) {
+  __device__ __forceinline__ static void find_most(const float (&x)[N][4], int32_t (&most)[2]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       int32_t two[2];
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        const int32_t(&pair)[4] = sums[j];
-        two[j % 2] = j < 2 ? max(pair[2 * half], pair[2 * half + 1])
-                           : __vimax3_s32(two[j % 2], pair[2 * half], pair[2 * half + 1]);
+        const int32_t first = __float_as_int(x[j][2 * half]);
+        const int32_t second = __float_as_int(x[j][2 * half + 1]);
+        two[j % 2] = j < 2 ? max(first, second) : __vimax3_s32(two[j % 2], first, second);
       }
       most[half] = max(two[0], two[1]);
     }
@@ -155,15 +155,8 @@ struct IntegerConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
   }
 
  private:
-  // A scale of every run: the step's, and the next one's, which is asked for a step ahead.
-  struct Ahead {
-    float now, next;
-    // A copy where it is written: what is computed of it would stand above the products.
-    __device__ void take() {
-      now = next;
-      asm volatile("" : "+f"(now));
-    }
-  };
+  // S of the next run is issued before the exponentials, into registers of its own.
+  static constexpr bool Ahead = Shape::Groups < 3;
 
   __device__ __forceinline__ void consume(const Slot& work) {
     const int last = sm90::uniform(work.last), first = last + 1 - sm90::uniform(work.count);
@@ -172,33 +165,38 @@ struct IntegerConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
     const int full_begin = mask.begin, full_end = mask.end;
     RunSoftmax state;
     ScoreTile<FOVEA_I8, BN / 8> x;
-    int32_t sums[E / 8][4];  // of run n + 2
+    int32_t sums[E / 8][4];
     float o[E / 8][4];
-    uint32_t p[BN / 32][4];                // codes of run n + 1
-    float factor[2] = {}, coming[2] = {};  // of the sums, and of those that p is for
+    uint32_t p[BN / 32][4];
+    float factor[2] = {};  // of the sums
     const float row_factor = work.row_factor(group, row + threadIdx.x % 32 / 4);
     const auto keys = work.key_scales(), runs = work.run_scales();
-    Ahead k_scale, v_scale;
-    const auto load = [&](int n) {
-      k_scale.next = keys.at(n * BN), v_scale.next = runs.at(n * BN);
+    float k_scale, v_scale;
+    const auto load = [](const auto& scales, int n) {
+      float scale = scales.at(n * BN);
+      asm volatile("" : "+f"(scale));  // asked for here, not where it is used
+      return scale;
     };
-    const auto add_sums = [&] {
+    // O += the sums of columns [8 j, 8 j + 8).
+    const auto fold = [&](int j) {
 #pragma unroll
-      for (int j = 0; j < E / 8; ++j)
-#pragma unroll
-        for (int c = 0; c < 4; ++c)
-          o[j][c] = fmaf(factor[c / 2], static_cast<float>(sums[j][c]), o[j][c]);
+      for (int c = 0; c < 4; ++c)
+        o[j][c] = fmaf(factor[c / 2], static_cast<float>(sums[j][c]), o[j][c]);
     };
     const auto values = [&](KeyState v) {
       shared.key_pipe().wait(v);
       sm90::fence();
       sm90::byte_product<FOVEA_I8, TileV>(sums, p, TileV::descriptor(shared.keys(v)), false);
       sm90::commit();
-      factor[0] = coming[0], factor[1] = coming[1];
     };
-    const auto weigh = [&](int n) {
+    // The products of run n have ended, and another product may have their registers.
+    const auto open = [&](int n) {
       if (n < full_begin || n >= full_end) mask.apply(x.products(), n * BN, row, x.hidden);
-      state.open(x, row_factor * k_scale.now);
+#pragma unroll
+      for (int j = 0; j < BN / 8; ++j)
+#pragma unroll
+        for (int c = 0; c < 4; ++c) x.x[0][j][c] = __int_as_float(x.sums[0][j][c] + x.kMagic);
+      state.open(x.x[0], row_factor * k_scale);
       if (state.raises()) {
         float alpha[2];
         state.raise(alpha);
@@ -208,33 +206,40 @@ struct IntegerConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
           for (int c = 0; c < 4; ++c) o[j][c] *= alpha[c / 2];
         factor[0] *= alpha[0], factor[1] *= alpha[1];
       }
+    };
+    // p of the run that is open, and O += the sums of the one before it.
+    const auto weigh = [&] {
       float a[2];
-      state.weigh(x, a);
+      state.weigh(x.x[0], a, [&](int j) {
+        constexpr int each = E / BN;
+#pragma unroll
+        for (int i = 0; i < each; ++i) fold(j * each + i);
+        if (j % 2) code_words(p, x.x[0], j / 2, state.run.grain);
+      });
       // A row without a key here has no share in what the scale is.
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        coming[half] = state.run.none[half] ? 0.f : a[half] * (v_scale.now * (1 / 127.f));
+        factor[half] = state.run.none[half] ? 0.f : a[half] * (v_scale * (1 / 127.f));
     };
+    // Exponentials and values of run n, products and maxima of run n - 1.
     const auto step = [&](int n) {
       KeyState v = at;
       v.next();
-      this->scores(x, at);
-      add_sums();
+      if (Ahead) this->scores(x, at);
+      k_scale = load(keys, n - 1);
+      weigh();
+      v_scale = load(runs, n - 1);
+      if (!Ahead) this->scores(x, at);
       values(v);
-      k_scale.take(), v_scale.take();
-      load(max(n - 1, first));
       sm90::wait<1>();
       sm90::pin(x.sums[0]);
       shared.key_pipe().release(at);
       at = v, at.next();
-      weigh(n);
-      // As in ByteConsumer90: a wait is moved above arithmetic, but not above a branch.
-      sm90::pin(x.x[0]);
-      shared.key_pipe().wait(v);
+      open(n - 1);
+      // A wait is moved above arithmetic, but not above a branch: here open's last.
       sm90::wait<0>();
       sm90::pin(sums);
       shared.key_pipe().release(v);
-      code_operand(p, x.x[0], state.run.grain);
     };
 
 #pragma unroll
@@ -243,22 +248,21 @@ struct IntegerConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
       for (int c = 0; c < 4; ++c) o[j][c] = 0.f, sums[j][c] = 0;
     if (first <= last) {
       this->scores(x, at);
-      load(last), k_scale.take(), v_scale.take();
-      load(max(last - 1, first));
+      k_scale = load(keys, last), v_scale = load(runs, last);
       sm90::wait<0>();
       sm90::pin(x.sums[0]);
       shared.key_pipe().release(at);
       at.next();
-      weigh(last);
-      code_operand(p, x.x[0], state.run.grain);
+      open(last);
 #pragma unroll 1
-      for (int n = last - 1; n >= first; --n) step(n);
+      for (int n = last; n > first; --n) step(n);
       shared.q_pipe().release(q_at);
-      add_sums();
+      weigh();
       values(at);
       sm90::wait<0>();
       sm90::pin(sums);
-      add_sums();
+#pragma unroll
+      for (int j = 0; j < E / 8; ++j) fold(j);
       this->pass();
     } else {
       shared.q_pipe().release(q_at);
