@@ -59,11 +59,18 @@ struct RunSoftmax {
   //   x: the bits of kOffset + product.  An exponent is one multiply-add of these, by `within`,
   //   whose constant `shift` is rounded.  The largest product's exponent is then a little off
   //   log2(127).  `unit` is 2 to the negative of it, which mends all of them.
+  // beside() follows the lane's maxima.
   template <int N>
-  __device__ __forceinline__ void open(const float (&x)[N][4], float factor) {
+  __device__ __forceinline__ void open(const float (&x)[N][4], float factor, auto beside) {
     using Tile = ScoreTile<FOVEA_I8, N>;
     int32_t most[2];
     find_most(x, most);
+    beside();
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        most[half] = max(most[half], __shfl_xor_sync(~0u, most[half], step));
     // Beyond 32 smaller weights than the largest are 0 in f32.  Times 0 -inf would be NaN.
     within_ = fmaxf(fminf(factor, 32), 0x1p-126f);
 #pragma unroll
@@ -118,7 +125,7 @@ struct RunSoftmax {
   __device__ bool above(int half) const {
     return !run.none[half] && run.largest[half] > base[half];
   }
-  // The largest products of the quad's rows, three at a time in two chains a row.
+  // The lane's largest products of its rows, three at a time in two chains a row.
   template <int N>
   __device__ __forceinline__ static void find_most(const float (&x)[N][4], int32_t (&most)[2]) {
 #pragma unroll
@@ -132,11 +139,6 @@ struct RunSoftmax {
       }
       most[half] = max(two[0], two[1]);
     }
-#pragma unroll
-    for (int step = 1; step < 4; step *= 2)
-#pragma unroll
-      for (int half = 0; half < 2; ++half)
-        most[half] = max(most[half], __shfl_xor_sync(~0u, most[half], step));
   }
 
   float within_, shift_[2], unit_[2];
@@ -171,11 +173,11 @@ struct IntegerConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
     float factor[2] = {};  // of the sums
     const float row_factor = work.row_factor(group, row + threadIdx.x % 32 / 4);
     const auto keys = work.key_scales(), runs = work.run_scales();
-    float k_scale, v_scale;
-    const auto load = [](const auto& scales, int n) {
-      float scale = scales.at(n * BN);
-      asm volatile("" : "+f"(scale));  // asked for here, not where it is used
-      return scale;
+    // Lane i holds the scales of run i of 32, which begin at run `from`.
+    float k_scales, v_scales, k_scale, v_scale;
+    const auto load = [&](int from) {
+      const int n = from + static_cast<int>(threadIdx.x % 32);
+      k_scales = keys.at(n * BN), v_scales = runs.at(n * BN);
     };
     // O += the sums of columns [8 j, 8 j + 8).
     const auto fold = [&](int j) {
@@ -189,14 +191,15 @@ struct IntegerConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
       sm90::byte_product<FOVEA_I8, TileV>(sums, p, TileV::descriptor(shared.keys(v)), false);
       sm90::commit();
     };
-    // The products of run n have ended, and another product may have their registers.
+    // The products of run n have ended, and another product may have their registers.  The wait for
+    // the next stage, where the next product begins, takes its time beside the maxima.
     const auto open = [&](int n) {
       if (n < full_begin || n >= full_end) mask.apply(x.products(), n * BN, row, x.hidden);
 #pragma unroll
       for (int j = 0; j < BN / 8; ++j)
 #pragma unroll
         for (int c = 0; c < 4; ++c) x.x[0][j][c] = __int_as_float(x.sums[0][j][c] + x.kMagic);
-      state.open(x.x[0], row_factor * k_scale);
+      state.open(x.x[0], row_factor * k_scale, [&] { shared.key_pipe().wait(at); });
       if (state.raises()) {
         float alpha[2];
         state.raise(alpha);
@@ -225,11 +228,11 @@ struct IntegerConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
     const auto step = [&](int n) {
       KeyState v = at;
       v.next();
-      if (Ahead) this->scores(x, at);
-      k_scale = load(keys, n - 1);
+      if (Ahead) this->begin_scores(x, at);
+      k_scale = __shfl_sync(~0u, k_scales, n - 1);
       weigh();
-      v_scale = load(runs, n - 1);
-      if (!Ahead) this->scores(x, at);
+      v_scale = __shfl_sync(~0u, v_scales, n - 1);
+      if (!Ahead) this->begin_scores(x, at);
       values(v);
       sm90::wait<1>();
       sm90::pin(x.sums[0]);
@@ -248,14 +251,19 @@ struct IntegerConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
       for (int c = 0; c < 4; ++c) o[j][c] = 0.f, sums[j][c] = 0;
     if (first <= last) {
       this->scores(x, at);
-      k_scale = load(keys, last), v_scale = load(runs, last);
+      load(last & ~31);
+      k_scale = __shfl_sync(~0u, k_scales, last), v_scale = __shfl_sync(~0u, v_scales, last);
       sm90::wait<0>();
       sm90::pin(x.sums[0]);
       shared.key_pipe().release(at);
       at.next();
       open(last);
+      for (int n = last; n > first;) {
+        const int from = (n - 1) & ~31, stop = max(first, from);
+        load(from);
 #pragma unroll 1
-      for (int n = last; n > first; --n) step(n);
+        for (; n > stop; --n) step(n);
+      }
       shared.q_pipe().release(q_at);
       weigh();
       values(at);
