@@ -337,10 +337,6 @@ struct CodeConsumer90 {
   // Begins x = Q K' of the K in stage `k`.
   __device__ __forceinline__ void scores(ScoreTile<Dtype, BN / 8>& x, KeyState k) const {
     shared.key_pipe().wait(k);
-    begin_scores(x, k);
-  }
-  // The same of a stage that was waited for.
-  __device__ __forceinline__ void begin_scores(ScoreTile<Dtype, BN / 8>& x, KeyState k) const {
     sm90::fence();
     sm90::byte_product<Dtype, D, TileQ, TileK>(x.products()[0], q_rows,
                                                TileK::descriptor(shared.keys(k)));

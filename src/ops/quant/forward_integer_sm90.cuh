@@ -148,8 +148,9 @@ struct RunSoftmax {
 template <class Shape, KeySource Source, class Epilogue>
 struct IntegerConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
   using Base = CodeConsumer90<Shape, Source, Epilogue>;
-  using Base::E, Base::BN, Base::shared, Base::group, Base::q_at, Base::at;
-  using typename Base::TileV, typename Base::Slot, typename Base::KeyState;
+  using Base::D, Base::E, Base::BN, Base::shared, Base::group, Base::q_at, Base::at;
+  using typename Base::TileQ, typename Base::TileK, typename Base::TileV;
+  using typename Base::Slot, typename Base::KeyState;
   static_assert(BN == kTileKeys);  // a run
 
   __device__ __forceinline__ void run() {
@@ -159,6 +160,12 @@ struct IntegerConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
  private:
   // S of the next run is issued before the exponentials, into registers of its own.
   static constexpr bool Ahead = Shape::Groups < 3;
+
+  // The descriptor of step k of 32 whose lower word, of step 0, is `low`.  The upper is the tile's.
+  template <class Tile>
+  __device__ __forceinline__ static uint64_t step_of(uint32_t low, int k) {
+    return Tile::descriptor(0) >> 32 << 32 | (low + Tile::step(k));
+  }
 
   __device__ __forceinline__ void consume(const Slot& work) {
     const int last = sm90::uniform(work.last), first = last + 1 - sm90::uniform(work.count);
@@ -185,10 +192,25 @@ struct IntegerConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
       for (int c = 0; c < 4; ++c)
         o[j][c] = fmaf(factor[c / 2], static_cast<float>(sums[j][c]), o[j][c]);
     };
+    const uint32_t q_low = sm90::uniform(static_cast<uint32_t>(this->q_rows));
+    const uint32_t keys_low = sm90::uniform(static_cast<uint32_t>(TileK::descriptor(shared.keys({}))));
+    const auto stage_low = [&](KeyState i) { return keys_low + i.stage * (Shape::stage_bytes / 16); };
+    const auto scores = [&] {
+      const uint32_t k_low = stage_low(at);
+      sm90::fence();
+#pragma unroll
+      for (int k = 0; k < D / 32; ++k)
+        sm90::Wgmma<FOVEA_I8, BN>::ss(x.sums[0], step_of<TileQ>(q_low, k), step_of<TileK>(k_low, k),
+                                      k != 0);
+      sm90::commit();
+    };
     const auto values = [&](KeyState v) {
       shared.key_pipe().wait(v);
+      const uint32_t v_low = stage_low(v);
       sm90::fence();
-      sm90::byte_product<FOVEA_I8, TileV>(sums, p, TileV::descriptor(shared.keys(v)), false);
+#pragma unroll
+      for (int k = 0; k < BN / 32; ++k)
+        sm90::Wgmma<FOVEA_I8, E>::rs(sums, p[k], step_of<TileV>(v_low, k), k != 0);
       sm90::commit();
     };
     // The products of run n have ended, and another product may have their registers.  The wait for
@@ -228,11 +250,11 @@ struct IntegerConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
     const auto step = [&](int n) {
       KeyState v = at;
       v.next();
-      if (Ahead) this->begin_scores(x, at);
+      if (Ahead) scores();
       k_scale = __shfl_sync(~0u, k_scales, n - 1);
       weigh();
       v_scale = __shfl_sync(~0u, v_scales, n - 1);
-      if (!Ahead) this->begin_scores(x, at);
+      if (!Ahead) scores();
       values(v);
       sm90::wait<1>();
       sm90::pin(x.sums[0]);
@@ -250,7 +272,8 @@ struct IntegerConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
 #pragma unroll
       for (int c = 0; c < 4; ++c) o[j][c] = 0.f, sums[j][c] = 0;
     if (first <= last) {
-      this->scores(x, at);
+      shared.key_pipe().wait(at);
+      scores();
       load(last & ~31);
       k_scale = __shfl_sync(~0u, k_scales, last), v_scale = __shfl_sync(~0u, v_scales, last);
       sm90::wait<0>();
@@ -259,7 +282,7 @@ struct IntegerConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
       at.next();
       open(last);
       for (int n = last; n > first;) {
-        const int from = (n - 1) & ~31, stop = max(first, from);
+        const int from = (n - 1) & ~31, stop = sm90::uniform(max(first, from));
         load(from);
 #pragma unroll 1
         for (; n > stop; --n) step(n);
