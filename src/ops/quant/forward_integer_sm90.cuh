@@ -12,8 +12,7 @@
 //   | S of run n - 1, i32  | exponentials of run n, by turns O += the sums of run n + 1       |
 //   | p^ v^ of run n, i32  | maxima of run n - 1                                              |
 //
-// An exponential takes its unit for 8 cycles, in which a warp issues what stands between two.  With
-// three warpgroups S waits for the exponentials (Ahead): registers are fewer, others fill the gap.
+// An exponential takes its unit for 8 cycles, in which a warp issues what stands between two.
 // p^ are register operands, so v is stored transposed and permuted (v_perm16).  Values past the
 // last key are codes, never NaN, and their p^ is 0.
 // Source: SageBwd (2505.11594), algorithm 2.
@@ -158,9 +157,6 @@ struct IntegerConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
   }
 
  private:
-  // S of the next run is issued before the exponentials, into registers of its own.
-  static constexpr bool Ahead = Shape::Groups < 3;
-
   // The descriptor of step k of 32 whose lower word, of step 0, is `low`.  The upper is the tile's.
   template <class Tile>
   __device__ __forceinline__ static uint64_t step_of(uint32_t low, int k) {
@@ -250,11 +246,10 @@ struct IntegerConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
     const auto step = [&](int n) {
       KeyState v = at;
       v.next();
-      if (Ahead) scores();
+      scores();
       k_scale = __shfl_sync(~0u, k_scales, n - 1);
       weigh();
       v_scale = __shfl_sync(~0u, v_scales, n - 1);
-      if (!Ahead) scores();
       values(v);
       sm90::wait<1>();
       sm90::pin(x.sums[0]);
