@@ -18,6 +18,7 @@
 // Source: SageBwd (2505.11594), algorithm 2.
 #pragma once
 #include <algorithm>
+#include <cfloat>
 
 #include "cuda/launch.h"
 #include "cuda/tile/mma_codes_sm80.cuh"
@@ -44,13 +45,15 @@ struct RunTiles : SeenTiles, IntegerCodes {
 // The online softmax of the rows that a lane shares with its quad, in units of log2.
 struct RunSoftmax {
   static constexpr float kSlack = 8, kLog2Codes = 6.98868469f;  // 127
-  float base[2] = {kNegativeInfinity, kNegativeInfinity}, l[2] = {};
+  // A number at first, so that what is below it by -inf is -inf.
+  float base[2] = {-FLT_MAX, -FLT_MAX}, l[2] = {};
 
   // What a run is to a row.
   struct Run {
-    bool none[2];      // the row sees no key of it
-    float largest[2];  // x
+    float largest[2];  // x; -inf: the row sees no key of it
     float grain[2];    // p^ as a part of what stands in the tile
+
+    __device__ bool none(int half) const { return largest[half] == kNegativeInfinity; }
   };
   Run run;
 
@@ -74,9 +77,9 @@ struct RunSoftmax {
     within_ = fmaxf(fminf(factor, 32), 0x1p-126f);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      run.none[half] = most[half] == Tile::hidden + Tile::kMagic;
-      const float top = run.none[half] ? Tile::kOffset : __int_as_float(most[half]);
-      run.largest[half] = (top - Tile::kOffset) * factor;
+      const bool none = most[half] == Tile::hidden + Tile::kMagic;
+      const float top = none ? Tile::kOffset : __int_as_float(most[half]);
+      run.largest[half] = none ? kNegativeInfinity : (top - Tile::kOffset) * factor;
       shift_[half] = fmaf(-top, within_, kLog2Codes);
       unit_[half] = exp2_fast(-fmaf(top, within_, shift_[half]));
       run.grain[half] = 127 * unit_[half];
@@ -102,7 +105,7 @@ struct RunSoftmax {
     float sum[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half)
-      a[half] = run.none[half] ? 0.f : exp2_fast(run.largest[half] - base[half]);
+      a[half] = exp2_fast(run.largest[half] - base[half]);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
 #pragma unroll
@@ -122,7 +125,7 @@ struct RunSoftmax {
 
  private:
   __device__ bool above(int half) const {
-    return !run.none[half] && run.largest[half] > base[half];
+    return run.largest[half] > base[half];
   }
   // The lane's largest products of its rows, three at a time in two chains a row.
   template <int N>
@@ -176,11 +179,11 @@ struct IntegerConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
     float factor[2] = {};  // of the sums
     const float row_factor = work.row_factor(group, row + threadIdx.x % 32 / 4);
     const auto keys = work.key_scales(), runs = work.run_scales();
-    // Lane i holds the scales of run i of 32, which begin at run `from`.
+    // Lane i holds the scales of run from + i: of k, and of v by codes of p.
     float k_scales, v_scales, k_scale, v_scale;
     const auto load = [&](int from) {
       const int n = from + static_cast<int>(threadIdx.x % 32);
-      k_scales = keys.at(n * BN), v_scales = runs.at(n * BN);
+      k_scales = keys.at(n * BN), v_scales = runs.at(n * BN) * (1 / 127.f);
     };
     // O += the sums of columns [8 j, 8 j + 8).
     const auto fold = [&](int j) {
@@ -240,7 +243,7 @@ struct IntegerConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
       // A row without a key here has no share in what the scale is.
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        factor[half] = state.run.none[half] ? 0.f : a[half] * (v_scale * (1 / 127.f));
+        factor[half] = state.run.none(half) ? 0.f : a[half] * v_scale;
     };
     // Exponentials and values of run n, products and maxima of run n - 1.
     const auto step = [&](int n) {
