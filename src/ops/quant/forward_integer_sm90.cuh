@@ -104,8 +104,7 @@ struct RunSoftmax {
   __device__ __forceinline__ void weigh(float (&x)[N][4], float (&a)[2], auto beside) {
     float sum[2];
 #pragma unroll
-    for (int half = 0; half < 2; ++half)
-      a[half] = exp2_fast(run.largest[half] - base[half]);
+    for (int half = 0; half < 2; ++half) a[half] = exp2_fast(run.largest[half] - base[half]);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
 #pragma unroll
@@ -151,8 +150,8 @@ template <class Shape, KeySource Source, class Epilogue>
 struct IntegerConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
   using Base = CodeConsumer90<Shape, Source, Epilogue>;
   using Base::D, Base::E, Base::BN, Base::shared, Base::group, Base::q_at, Base::at;
-  using typename Base::TileQ, typename Base::TileK, typename Base::TileV;
   using typename Base::Slot, typename Base::KeyState;
+  using typename Base::TileQ, typename Base::TileK, typename Base::TileV;
   static_assert(BN == kTileKeys);  // a run
 
   __device__ __forceinline__ void run() {
@@ -160,17 +159,48 @@ struct IntegerConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
   }
 
  private:
-  // The descriptor of step k of 32 whose lower word, of step 0, is `low`.  The upper is the tile's.
-  template <class Tile>
-  __device__ __forceinline__ static uint64_t step_of(uint32_t low, int k) {
-    return Tile::descriptor(0) >> 32 << 32 | (low + Tile::step(k));
-  }
+  // Both products.  A descriptor is its lower word, of the item's Q or of a stage, and the tile's.
+  struct Products {
+    const uint32_t q, stage;  // of Q; of stage 0
+
+    __device__ explicit Products(const IntegerConsumer90& of)
+        : q(sm90::uniform(static_cast<uint32_t>(of.q_rows))),
+          stage(sm90::uniform(static_cast<uint32_t>(TileK::descriptor(of.shared.keys({}))))) {}
+    // Step k of 32.
+    template <class Tile>
+    __device__ static uint64_t step(uint32_t low, int k) {
+      return Tile::descriptor(0) >> 32 << 32 | (low + Tile::step(k));
+    }
+    __device__ uint32_t of_stage(KeyState i) const {
+      return stage + i.stage * (Shape::stage_bytes / 16);
+    }
+    // Begins x = Q K' of a stage that was waited for.
+    __device__ __forceinline__ void scores(int32_t (&x)[BN / 8][4], KeyState i) const {
+      const uint32_t keys = of_stage(i);
+      sm90::fence();
+#pragma unroll
+      for (int k = 0; k < D / 32; ++k)
+        sm90::Wgmma<FOVEA_I8, BN>::ss(x, step<TileQ>(q, k), step<TileK>(keys, k), k != 0);
+      sm90::commit();
+    }
+    // Begins sums = p^ v^ of such a stage.
+    __device__ __forceinline__ void values(int32_t (&sums)[E / 8][4],
+                                           const uint32_t (&p)[BN / 32][4], KeyState i) const {
+      const uint32_t keys = of_stage(i);
+      sm90::fence();
+#pragma unroll
+      for (int k = 0; k < BN / 32; ++k)
+        sm90::Wgmma<FOVEA_I8, E>::rs(sums, p[k], step<TileV>(keys, k), k != 0);
+      sm90::commit();
+    }
+  };
 
   __device__ __forceinline__ void consume(const Slot& work) {
     const int last = sm90::uniform(work.last), first = last + 1 - sm90::uniform(work.count);
     const int row = work.tile.begin + group * 64 + sm90::uniform(threadIdx.x / 32) % 4 * 16;
     const WindowMask& mask = work.mask;
     const int full_begin = mask.begin, full_end = mask.end;
+    const Products products(*this);
     RunSoftmax state;
     ScoreTile<FOVEA_I8, BN / 8> x;
     int32_t sums[E / 8][4];
@@ -190,27 +220,6 @@ struct IntegerConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
 #pragma unroll
       for (int c = 0; c < 4; ++c)
         o[j][c] = fmaf(factor[c / 2], static_cast<float>(sums[j][c]), o[j][c]);
-    };
-    const uint32_t q_low = sm90::uniform(static_cast<uint32_t>(this->q_rows));
-    const uint32_t keys_low = sm90::uniform(static_cast<uint32_t>(TileK::descriptor(shared.keys({}))));
-    const auto stage_low = [&](KeyState i) { return keys_low + i.stage * (Shape::stage_bytes / 16); };
-    const auto scores = [&] {
-      const uint32_t k_low = stage_low(at);
-      sm90::fence();
-#pragma unroll
-      for (int k = 0; k < D / 32; ++k)
-        sm90::Wgmma<FOVEA_I8, BN>::ss(x.sums[0], step_of<TileQ>(q_low, k), step_of<TileK>(k_low, k),
-                                      k != 0);
-      sm90::commit();
-    };
-    const auto values = [&](KeyState v) {
-      shared.key_pipe().wait(v);
-      const uint32_t v_low = stage_low(v);
-      sm90::fence();
-#pragma unroll
-      for (int k = 0; k < BN / 32; ++k)
-        sm90::Wgmma<FOVEA_I8, E>::rs(sums, p[k], step_of<TileV>(v_low, k), k != 0);
-      sm90::commit();
     };
     // The products of run n have ended, and another product may have their registers.  The wait for
     // the next stage, where the next product begins, takes its time beside the maxima.
@@ -249,11 +258,12 @@ struct IntegerConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
     const auto step = [&](int n) {
       KeyState v = at;
       v.next();
-      scores();
+      products.scores(x.sums[0], at);
       k_scale = __shfl_sync(~0u, k_scales, n - 1);
       weigh();
       v_scale = __shfl_sync(~0u, v_scales, n - 1);
-      values(v);
+      shared.key_pipe().wait(v);
+      products.values(sums, p, v);
       sm90::wait<1>();
       sm90::pin(x.sums[0]);
       shared.key_pipe().release(at);
@@ -271,7 +281,7 @@ struct IntegerConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
       for (int c = 0; c < 4; ++c) o[j][c] = 0.f, sums[j][c] = 0;
     if (first <= last) {
       shared.key_pipe().wait(at);
-      scores();
+      products.scores(x.sums[0], at);
       load(last & ~31);
       k_scale = __shfl_sync(~0u, k_scales, last), v_scale = __shfl_sync(~0u, v_scales, last);
       sm90::wait<0>();
@@ -287,7 +297,8 @@ struct IntegerConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
       }
       shared.q_pipe().release(q_at);
       weigh();
-      values(at);
+      shared.key_pipe().wait(at);
+      products.values(sums, p, at);
       sm90::wait<0>();
       sm90::pin(sums);
 #pragma unroll
