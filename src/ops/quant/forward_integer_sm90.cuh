@@ -152,7 +152,8 @@ struct IntegerConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
   using Base::D, Base::E, Base::BN, Base::shared, Base::group, Base::q_at, Base::at;
   using typename Base::Slot, typename Base::KeyState;
   using typename Base::TileQ, typename Base::TileK, typename Base::TileV;
-  static_assert(BN == kTileKeys);  // a run
+  static_assert(BN == kTileKeys);         // a run
+  static_assert(Shape::Stages % 2 == 0);  // an item takes an even number of stages from an even one
 
   __device__ __forceinline__ void run() {
     this->each_item([&](const Slot& work) { consume(work); });
@@ -254,7 +255,7 @@ struct IntegerConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
       for (int half = 0; half < 2; ++half)
         factor[half] = state.run.none(half) ? 0.f : a[half] * v_scale;
     };
-    // Exponentials and values of run n, products and maxima of run n - 1.
+    // Exponentials and values of run n, products and maxima of run n - 1.  These have odd stages.
     const auto step = [&](int n) {
       KeyState v = at;
       v.next();
@@ -267,7 +268,7 @@ struct IntegerConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
       sm90::wait<1>();
       sm90::pin(x.sums[0]);
       shared.key_pipe().release(at);
-      at = v, at.next();
+      at = v, ++at.stage;
       open(n - 1);
       // A wait is moved above arithmetic, but not above a branch: here open's last.
       sm90::wait<0>();
