@@ -142,17 +142,20 @@ __device__ __forceinline__ uint32_t four_codes(float x0, float x1, float x2, flo
   return __byte_perm(low, __byte_perm(code(x2), code(x3), 0x0040), 0x5410);
 }
 
-// A tile of 16 rows x 64 tokens as the a operand of the next product.  factor: of rows g and g + 8.
+// The words of the a operand of the next product that hold 16 tokens, those of x[2 n] and the next.
+// factor: of rows g and g + 8.
+__device__ __forceinline__ void code_words(uint32_t (&a)[2][4], const float (&x)[8][4], int n,
+                                           const float (&factor)[2]) {
+#pragma unroll
+  for (int i = 0; i < 2; ++i)
+    a[n / 2][n % 2 * 2 + i] = four_codes(x[2 * n][2 * i], x[2 * n][2 * i + 1], x[2 * n + 1][2 * i],
+                                         x[2 * n + 1][2 * i + 1], factor[i]);
+}
+// A tile of 16 rows x 64 tokens as that operand.
 __device__ __forceinline__ void code_operand(uint32_t (&a)[2][4], const float (&x)[8][4],
                                              const float (&factor)[2]) {
 #pragma unroll
-  for (int k = 0; k < 2; ++k)
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int j = 4 * k + i / 2 * 2, half = i % 2 * 2;
-      a[k][i] =
-          four_codes(x[j][half], x[j][half + 1], x[j + 1][half], x[j + 1][half + 1], factor[i % 2]);
-    }
+  for (int n = 0; n < 4; ++n) code_words(a, x, n, factor);
 }
 __device__ __forceinline__ void code_operand(uint32_t (&a)[2][4], const float (&x)[8][4],
                                              float factor) {
