@@ -137,7 +137,8 @@ void add_tensor_cores(Table& all) {
     add("b=1 s=65 t=200 h=2 g=1 d=48 e=56 window_left=3 causal=1 dq dk", type, by_mma("64"));
     add("b=1 s=64 t=128 h=1 g=1 d=112 e=8 scale=0.2 dv", type, by_mma("128"));
 
-    const std::string row = "sm90." + type + ".d128", wide = type + ".d128";
+    const std::string row = "sm90." + type + ".d128", narrow = "sm90." + type + ".d64",
+                      wide = type + ".d128";
     add("b=2 s=70 t=140 h=4 g=2 d=128 e=128 causal=1 dq dk dv k_smooth=1", wide, row);
     add("b=1 s=257 t=130 h=2 g=1 d=128 e=128 dq dk dv", wide, row);
     add("b=1 s=200 t=400 h=2 g=2 d=128 e=64 causal=1 dq dk dv", wide, row);
@@ -146,9 +147,14 @@ void add_tensor_cores(Table& all) {
         row);
     add("b=1 s=160 t=310 query_start key_start query_max=50 key_max=200 h=3 g=1 d=64 e=48"
         " causal=1 dq dv k_smooth=1",
-        type + ".d64", row);
+        type + ".d64", narrow);
     add("b=2 s=100 t=30 h=2 g=2 d=64 e=96 causal=1 dk k_smooth=1", type + ".d64", row);
-    add("b=1 s=65 t=200 h=2 g=1 d=48 e=64 window_left=3 causal=1 dq dk", type, row);
+    add("b=1 s=65 t=200 h=2 g=1 d=48 e=64 window_left=3 causal=1 dq dk", type, narrow);
+    add("b=2 s=70 t=140 h=4 g=2 d=64 e=64 causal=1 dq dk dv k_smooth=1", type + ".d64", narrow);
+    add("b=1 s=257 t=130 h=2 g=1 d=64 e=64 dq dk dv", type + ".d64", narrow);
+    add("b=1 s=330 t=600 query_start key_start h=6 g=2 d=64 e=64 causal=1 dq dk dv k_smooth=1",
+        type + ".d64", narrow);
+    add("b=1 s=64 t=300 h=1 g=1 d=64 e=64 dq dk dv", type + ".d64", narrow);
     add("b=1 s=64 t=128 h=1 g=1 d=112 e=16 scale=0.2 dv", type, row);
   }
 }
