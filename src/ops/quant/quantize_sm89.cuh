@@ -193,9 +193,16 @@ constexpr int kAheadBytes = kAhead<X> ? kTokens* kGroups* Lanes * 16 : 0;
 
 template <class X, int Lanes>
 __device__ inline void copy_tile(const Quantize& a, const TileAt& at, uint4* s_ahead) {
-  const X* x = a.x.as<X>() + at.row(a.x) + at.lane * kColumns + at.base * a.x.stride[1];
+  const X* x = a.x.as<X>() + at.row(a.x) + (at.lane * kColumns + at.base * a.x.stride[1]);
   const int64_t pair = at.step * a.x.stride[1];
   auto to = static_cast<uint32_t>(__cvta_generic_to_shared(s_ahead + threadIdx.x));
+  if (at.tokens == kCodeRun) {
+#pragma unroll
+    for (int i = 0; i < kTokens; ++i)
+      copy_async(to + i * kGroups * Lanes * 16,
+                 x + (i & 1 ? a.x.stride[1] : 0) + (i & 2 ? pair : 0), true);
+    return copy_commit();
+  }
 #pragma unroll
   for (int i = 0; i < kTokens; ++i) {
     const bool there = at.token(i) < at.tokens;
@@ -371,6 +378,18 @@ __device__ inline void put_scales(const Quantize& a, const Parts& parts, const T
     clear_rest(a, at.unit(a), at.head, part, static_cast<int>(blockDim.x));
 }
 
+// Byte c of four words as word c.
+__device__ inline void turn_bytes(uint32_t x, uint32_t y, uint32_t z, uint32_t w,
+                                  uint32_t (&to)[4]) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const uint32_t pick = half ? 0x7362 : 0x5140;
+    const uint32_t first = __byte_perm(x, y, pick), second = __byte_perm(z, w, pick);
+    to[2 * half] = __byte_perm(first, second, 0x5410);
+    to[2 * half + 1] = __byte_perm(first, second, 0x7632);
+  }
+}
+
 // Codes to both their places.
 template <int Lanes, CodeKind Kind>
 __device__ inline void store_tile(const Quantize& a, const TileAt& at,
@@ -394,11 +413,12 @@ __device__ inline void store_tile(const Quantize& a, const TileAt& at,
   // What lies there has been read at the barrier of parts, but means.
   if (a.channel() || a.wide() || a.smooth == FOVEA_SMOOTH_BLOCK) __syncthreads();
 #pragma unroll
-  for (int c = 0; c < kColumns; ++c) {
-    // Byte c of four tokens as one word.
-    const auto byte = [&](int i) { return code[i][c / 4] >> c % 4 * 8 & 0xff; };
-    s_code[(at.lane * kColumns + c) * 32 + (at.group ^ at.lane % 16 * 2)] =
-        byte(0) | byte(1) << 8 | byte(2) << 16 | byte(3) << 24;
+  for (int word = 0; word < 2; ++word) {
+    uint32_t columns[4];
+    turn_bytes(code[0][word], code[1][word], code[2][word], code[3][word], columns);
+#pragma unroll
+    for (int c = 0; c < 4; ++c)
+      s_code[(at.lane * kColumns + word * 4 + c) * 32 + (at.group ^ at.lane % 16 * 2)] = columns[c];
   }
   __syncthreads();
   uint8_t* to = a.code_t.at<uint8_t>(at.batch, int64_t{at.head}) + at.column;
