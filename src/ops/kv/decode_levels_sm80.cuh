@@ -61,13 +61,13 @@ struct LevelSplit {
   Attend a;
   kv::Cache cache;
   Step k_code, v_code, k_norm, v_norm, v_bound, k_outlier, v_outlier;
-  const uint32_t* turns;       // cos and sin, see turns_kernel; or null
+  const uint4* turns;          // cos and sin, see turns_kernel; or null
   int packed;                  // query heads of a key head
   int row_tiles, splits;       // of a sequence
   int pool;                    // pages
   int page_tiles, page_shift;  // tiles of a page, and their log2; -1: no power
   int team;                    // warps; a divisor of the heads and of a block's warps
-  int k_slots, v_slots;        // of a token's list of outliers, see Room::slots
+  int k_slots, v_slots;        // of a token's list of outliers, see Room::slots; none or both
   int warp_bytes, team_bytes;  // of shared memory; a team's of one tile
   int64_t items;               // of warps
   Partials out;
@@ -119,6 +119,12 @@ __device__ inline int below(uint32_t n, uint32_t end, int x, int y) {
       : "r"(n), "r"(end), "r"(x), "r"(y));
   return z;
 }
+// 1 / x, near enough for what is f16 then; infinite where x is 0 or subnormal.
+__device__ inline float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 // z - x y.
 __device__ inline uint32_t less_pairs(uint32_t x, uint32_t y, uint32_t z) {
   uint32_t w;
@@ -131,24 +137,36 @@ __device__ inline void sync_team(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
-// The power of two of all levels.
-__device__ inline Power power_of_levels(const View<1>& levels, int count) {
-  float most = 0;
-  for (int i = 0; i < count; ++i) most = fmaxf(most, fabsf(*levels.at<float>(i)));
-  return power_of(most);
-}
+// A level of each lane: of keys in the first 16 lanes, of values in the others.
+struct LaneLevel {
+  float level;
+  Power keys, values;  // of all levels
+  __device__ LaneLevel(const kv::Cache& c, int count) {
+    const int lane = threadIdx.x % 32, n = lane % 16;
+    level = n < count ? *(lane < 16 ? c.k_level : c.v_level).at<float>(n) : 0.f;
+  }
+  __device__ void find_powers() {
+    const float most = lanes_max<16>(fabsf(level));
+    keys = power_of(__shfl_sync(~0u, most, 0)), values = power_of(__shfl_sync(~0u, most, 16));
+  }
+};
 
 // The table of keys; that of values is 128 bytes after it.
 template <int Bits>
 class Table {
  public:
-  // Of the codes of an entry's pairs, low bits first.
-  static __device__ void fill(const View<1>& levels, float down, unsigned char* table) {
+  // A thread writes 16 bytes of an entry at once.  Its pairs have the low bits of codes first.
+  static __device__ void fill(const LaneLevel& of, unsigned char* table) {
     constexpr int kEntries = Room{Bits, 0}.table() / 256, kMask = (1 << Bits) - 1;
-    for (int i = threadIdx.x; i < kEntries * 32; i += blockDim.x) {
-      const int entry = i / 32, codes = Bits == 2 ? entry >> i % 2 * 4 : entry;
-      *reinterpret_cast<uint32_t*>(table + entry * 256 + i % 32 * 4) = pack<FOVEA_F16>(
-          *levels.at<float>(codes & kMask) * down, *levels.at<float>(codes >> Bits & kMask) * down);
+    const int lane = threadIdx.x % 32, first = lane % 16 / 8 * 16;  // lanes of the levels
+    const float level = of.level * (lane < 16 ? of.keys : of.values).down;
+    const auto pair = [&](int codes) {
+      const float x = __shfl_sync(~0u, level, first + (codes & kMask));
+      return pack<FOVEA_F16>(x, __shfl_sync(~0u, level, first + (codes >> Bits & kMask)));
+    };
+    for (int i = threadIdx.x; i < kEntries * 16; i += blockDim.x) {
+      const uint32_t x = pair(i / 16), y = Bits == 2 ? pair(i / 16 >> 4) : x;
+      reinterpret_cast<uint4*>(table)[i] = uint4{x, y, x, y};
     }
   }
 
@@ -235,8 +253,7 @@ class Levels {
   __device__ Place place(int tile) const {
     const auto n = static_cast<uint32_t>(tile), each = static_cast<uint32_t>(f_.page_tiles);
     const uint32_t number = f_.page_shift >= 0 ? n >> f_.page_shift : n / each;
-    return {*f_.cache.page_table.at<int32_t>(tile_.row, static_cast<int64_t>(number)),
-            static_cast<int>(n - number * each)};
+    return {pages_[number * f_.cache.page_table.stride[1]], static_cast<int>(n - number * each)};
   }
   __device__ bool there(const Place& at) const {
     return at.id >= 0 && at.id < f_.pool;
@@ -251,16 +268,20 @@ class Levels {
 
   // Keys of tile n and what its team shares; two groups of copies a tile are these and copy_values.
   __device__ void copy_keys(int n, const Place& at) {
-    if (there(at)) {
-      load_bound(at);
-      constexpr int kChunks = kRoom.keys() / 16;
-      const unsigned char* from = source(keys_, f_.k_code, at);
+    copy_own_keys(at), copy_shared(n, at);
+  }
+  __device__ void copy_own_keys(const Place& at) {
+    if (!there(at)) return;
+    load_bound(at);
+    constexpr int kChunks = kRoom.keys() / 16;
+    const unsigned char* from = source(keys_, f_.k_code, at);
 #pragma unroll
-      for (int i = 0; i * 32 < kChunks; ++i)
-        if (kChunks % 32 == 0 || lane_ + 32 * i < kChunks)
-          copy_async(shared_address(room_) + key_chunk(lane_) * 16 + i * 512, from + i * 512, true);
-      if (f_.team_bytes) copy_team(n, at);
-    }
+    for (int i = 0; i * 32 < kChunks; ++i)
+      if (kChunks % 32 == 0 || lane_ + 32 * i < kChunks)
+        copy_async(shared_address(room_) + key_chunk(lane_) * 16 + i * 512, from + i * 512, true);
+  }
+  __device__ void copy_shared(int n, const Place& at) const {
+    if (there(at) && f_.team_bytes) copy_team(n, at);
     copy_commit();
   }
   __device__ void copy_values(const Place& at) const {
@@ -292,8 +313,17 @@ class Levels {
   __device__ void step(int n, const Place& next) {
     const int first = n * kTokens, j = first + lane_;
     const bool seen = j >= max(tile_.low, firsts()) && j < tile_.high;
-    Token token{norm_, seen ? range_ : 0.f, seen ? offset_ : 0.f, seen ? range_ : 0.f};
-    const Spots k_spots = f_.k_slots && !Norms ? key_spots(n, seen) : Spots{};
+    const float range = seen ? range_ * v_up_ : 0.f;
+    Token token{norm_, range, seen ? offset_ : 0.f, range};
+    Spots k_spots{}, v_spots{};
+    if (outliers()) {
+      const float by = reciprocal(range);
+      const auto [keys, values] = find(n, seen);
+      k_spots = spots_of(keys, key_.down, [&](int channel) { return key_spot(channel); });
+      v_spots = spots_of(values, by, [&](int channel) { return value_spot(channel); });
+      set_keys(k_spots);
+      __syncwarp();
+    }
     float x[2][1][4] = {};
     if (Norms ? !f_.turns : f_.turns && f_.k_slots)
       scores<true>(n, x);
@@ -301,22 +331,22 @@ class Levels {
       scores<false>(n, x);
     __syncwarp();  // keys and their spots are read
     copy_keys(n + 1, next);
-    if (f_.k_slots && !Norms) {
+    if (outliers()) {
       clear(k_spots, [&](int channel) { return key_spot(channel); });
       __syncwarp();
+      set_values(v_spots, token);
     }
-    const Spots v_spots = f_.v_slots && !Norms ? value_spots(n, seen, token) : Spots{};
     if constexpr (Norms) scale(token.scale, x);
     if (first < low_all_ || first + kTokens > high_all_) mask(first, x);
     softmax_.step(x, o_, factor_);
     copy_wait<1>();
     __syncwarp();  // values and their spots are there
-    if (!Norms && f_.v_slots)
+    if (outliers())
       values<!Norms>(token, x);  // no such instance in format 2
     else
       values<false>(token, x);
     __syncwarp();  // and are read
-    if (f_.v_slots && !Norms) clear(v_spots, [&](int channel) { return value_spot(channel); });
+    if (outliers()) clear(v_spots, [&](int channel) { return value_spot(channel); });
     copy_values(next);
   }
 
@@ -336,11 +366,13 @@ class Levels {
       const int64_t h = tile_.head * f_.packed + m % f_.packed;
       float* to = f_.out.o_row(split, token, h) + Width / 8 * r_;
       const float by = all == 0 ? 0.f : 1.f / all;
+      const auto number = [&](int w, int half) {
+        return all == 0 ? 0.f : fmaf(o_[w][0][k + 2 * half], grain_, offset) * by;
+      };
 #pragma unroll
-      for (int w = 0; w < kTiles; ++w)
-#pragma unroll
-        for (int half = 0; half < 2; ++half)
-          to[2 * w + half] = all == 0 ? 0.f : fmaf(o_[w][0][k + 2 * half], grain_, offset) * by;
+      for (int w = 0; w < kTiles; w += 2)
+        reinterpret_cast<float4*>(to)[w / 2] = {number(w, 0), number(w, 1), number(w + 1, 0),
+                                                number(w + 1, 1)};
       if (r_ == 0)
         *f_.out.lse_row(split, token, h) = all == 0 ? kLowest : (top + log2f(all)) * kLn2;
     }
@@ -351,14 +383,22 @@ class Levels {
   struct Token {
     float scale, range, offset, far;
   };
-  // Spots that are set: of the first entries, and those that follow.
+  // Spots of the lane's token in this head.
   struct Spots {
-    int at[Room::kAtOnce];
-    const uint32_t* more;
+    const uint32_t* first;  // entry
+    float by;
+    int at[Room::kAtOnce];        // where the first ones lie, or kIdle
+    float number[Room::kAtOnce];  // what they lack, times `by`
+    bool more;                    // there are others in some lane
   };
 
+  struct Found {
+    const uint32_t *keys, *values;
+  };
+
+  // Lists are there of keys and of values, or of neither.
   __device__ bool outliers() const {
-    return !Norms && (f_.k_slots || f_.v_slots);
+    return !Norms && f_.k_slots;
   }
   __device__ int firsts() const {
     return static_cast<int>(f_.cache.firsts);
@@ -393,17 +433,22 @@ class Levels {
       for (int n = static_cast<int>(entries) + lane_ % 8; n < Room::pitch(slots); n += 8)
         reinterpret_cast<uint32_t*>(list)[token * Room::pitch(slots) + n] = kv::kNoEntry;
   }
-  __device__ void copy_list(const View<3>& outliers, const Step& step, int64_t entries, int slots,
+  // The team's lanes copy a list's words; `from` and `to` are those of the lane's first one.
+  __device__ void copy_list(const unsigned char* from, const Step& step, int count, int slots,
                             const Place& at, uint32_t to) const {
-    if (!slots) return;
     const uint32_t row = step.tile / kTokens;
-    const int count = static_cast<int>(entries);
-    const unsigned char* from = source(static_cast<const unsigned char*>(outliers.data), step, at);
+    from = source(from, step, at);
 #pragma unroll 1
-    for (int token = list_token(); token < kTokens; token += f_.team * 4)
+    for (int first = 0; first < kTokens; first += f_.team * 4) {
+      const bool mine = first + list_token() < kTokens;
+#pragma unroll
+      for (int n = 0; n < 16; n += 8)
+        if (mine && lane_ % 8 + n < count) copy_async_4(to + n * 4, from + n * 4);
+      if (count > 16 && mine)
 #pragma unroll 1
-      for (int n = lane_ % 8; n < count; n += 8)
-        copy_async_4(to + (token * Room::pitch(slots) + n) * 4, from + token * row + n * 4);
+        for (int n = 16; lane_ % 8 + n < count; n += 8) copy_async_4(to + n * 4, from + n * 4);
+      to += f_.team * 16 * Room::pitch(slots), from += f_.team * 4 * row;
+    }
   }
 
   __device__ void set_channels(const Power& level) {
@@ -432,6 +477,11 @@ class Levels {
     const kv::Cache& c = f_.cache;
     const int head = tile_.head;
     const auto bytes = [](const void* x) { return static_cast<const unsigned char*>(x); };
+    pages_ = c.page_table.at<int32_t>(tile_.row, 0);
+    turns_ = bytes(f_.turns) + (member_ * 32 + lane_) * 16;
+    const int list = list_token(), entry = lane_ % 8 * 4;
+    k_list_ = bytes(c.k_outlier.data) + list * (f_.k_outlier.tile / kTokens) + entry;
+    v_list_ = bytes(c.v_outlier.data) + list * (f_.v_outlier.tile / kTokens) + entry;
     keys_ = bytes(c.k_code.at<uint32_t>(0, 0, head)) + lane_ * 16;
     values_ =
         bytes(c.v_code.at<uint32_t>(0, lane_ / kChunks % kTokens, head)) + lane_ % kChunks * kChunk;
@@ -449,10 +499,10 @@ class Levels {
     };
     if constexpr (Norms) {
       norm_ = number(source(norms_of_keys_, f_.k_norm, at));
-      range_ = number(source(bounds_, f_.v_norm, at)) * v_up_;
+      range_ = number(source(bounds_, f_.v_norm, at));
     } else {
       const unsigned char* from = source(bounds_, f_.v_bound, at);
-      offset_ = number(from), range_ = number(from + f_.cache.v_bound.stride[2] * 4) * v_up_;
+      offset_ = number(from), range_ = number(from + f_.cache.v_bound.stride[2] * 4);
     }
   }
   // Of 4 bits: channels of a lane and of t + 2 would have the same banks.
@@ -462,26 +512,39 @@ class Levels {
   __device__ void copy_team(int n, const Place& at) const {
     const uint32_t to = shared_address(shared_of(n));
     if (f_.turns) {
-      const auto* from = reinterpret_cast<const unsigned char*>(f_.turns) +
-                         static_cast<int64_t>(n) * kRoom.turns();
-#pragma unroll 1
-      for (int i = (member_ * 32 + lane_) * 16; i < kRoom.turns(); i += f_.team * 512)
-        copy_async(to + i, from + i, true);
+      const int mine = (member_ * 32 + lane_) * 16;
+      const unsigned char* from = turns_ + static_cast<int64_t>(n) * kRoom.turns();
+#pragma unroll 2
+      for (int i = 0; i < kRoom.turns(); i += f_.team * 512)
+        if (i + mine < kRoom.turns()) copy_async(to + i + mine, from + i, true);
     }
+    if (!outliers()) return;
+    const auto lane_at = [&](int list, int slots) {
+      return to + list + (list_token() * Room::pitch(slots) + lane_ % 8) * 4;
+    };
     const kv::Cache& c = f_.cache;
-    copy_list(c.k_outlier, f_.k_outlier, c.k_outliers, f_.k_slots, at, to + k_list_at());
-    copy_list(c.v_outlier, f_.v_outlier, c.v_outliers, f_.v_slots, at, to + v_list_at());
+    copy_list(k_list_, f_.k_outlier, static_cast<int>(c.k_outliers), f_.k_slots, at,
+              lane_at(k_list_at(), f_.k_slots));
+    copy_list(v_list_, f_.v_outlier, static_cast<int>(c.v_outliers), f_.v_slots, at,
+              lane_at(v_list_at(), f_.v_slots));
   }
-  // The first entry of the lane's token that is of this head or a later one.
-  __device__ const uint32_t* find(const unsigned char* lists, int slots, bool seen) const {
-    const auto* list = reinterpret_cast<const uint32_t*>(lists) + lane_ * Room::pitch(slots);
+  // Of keys and of values, the first entry of the lane's token that is of this head or a later one.
+  __device__ Found find(int n, bool seen) const {
+    const auto list = [&](int from, int slots) {
+      return reinterpret_cast<const uint32_t*>(shared_of(n) + from) + lane_ * Room::pitch(slots);
+    };
     const uint32_t head = tile_.head * Width;
-    const uint32_t* at = list;
-    const auto move = [&](int by) { at += (at[by - 1] & 65535) < head ? by : 0; };
-    for (int by = slots / 2; by > 8; by /= 2) move(by);
+    const uint32_t *const keys = list(k_list_at(), f_.k_slots), *const values =
+                                                                    list(v_list_at(), f_.v_slots);
+    const uint32_t *k = keys, *v = values;
+    const auto move = [&](const uint32_t*& at, int by) {
+      at += (at[by - 1] & 65535) < head ? by : 0;
+    };
+    for (int by = f_.k_slots / 2; by > 8; by /= 2) move(k, by);
+    for (int by = f_.v_slots / 2; by > 8; by /= 2) move(v, by);
 #pragma unroll
-    for (int by = 8; by; by /= 2) move(by);
-    return seen ? at : list + slots;
+    for (int by = 8; by; by /= 2) move(k, by), move(v, by);
+    return {seen ? k : keys + f_.k_slots, seen ? v : values + f_.v_slots};
   }
   // An entry's channel in this head; others are Width or more.
   __device__ uint32_t channel_of(uint32_t entry) const {
@@ -493,30 +556,29 @@ class Levels {
 #pragma unroll 1
     for (; channel_of(*at) < Width; ++at) of(channel_of(*at), kv::lacks_of(*at));
   }
-  // Sets spot(channel) to number(lacks) for those entries; without branches for the first ones.
-  template <class Spot, class Number>
-  __device__ Spots set(const uint32_t* at, const Spot& spot, const Number& number) const {
-    uint32_t entries[Room::kAtOnce];  // loaded before stores, which may alias them
-#pragma unroll
-    for (int i = 0; i < Room::kAtOnce; ++i) entries[i] = at[i];
-    Spots spots;
+  template <class Spot>
+  __device__ Spots spots_of(const uint32_t* first, float by, const Spot& spot) const {
+    Spots spots{first, by};
 #pragma unroll
     for (int i = 0; i < Room::kAtOnce; ++i) {
-      const uint32_t channel = channel_of(entries[i]);
+      const uint32_t channel = channel_of(first[i]);
       spots.at[i] = below(channel, Width, spot(channel % Width), kIdle);
-      spot_at(spots.at[i]) = from_float<f16>(number(kv::lacks_of(entries[i])));
+      spots.number[i] = kv::lacks_of(first[i]) * by;
     }
-    spots.more = at + Room::kAtOnce;
-    walk(spots.more, [&](int channel, float lacks) {
-      spot_at(spot(channel)) = from_float<f16>(number(lacks));
-    });
+    spots.more = __any_sync(~0u, channel_of(first[Room::kAtOnce]) < Width);
     return spots;
+  }
+  __device__ void set(const Spots& spots) const {
+#pragma unroll
+    for (int i = 0; i < Room::kAtOnce; ++i) spot_at(spots.at[i]) = from_float<f16>(spots.number[i]);
   }
   template <class Spot>
   __device__ void clear(const Spots& spots, const Spot& spot) const {
 #pragma unroll
     for (int i = 0; i < Room::kAtOnce; ++i) spot_at(spots.at[i]) = f16(0);
-    walk(spots.more, [&](int channel, float) { spot_at(spot(channel)) = f16(0); });
+    if (spots.more) [[unlikely]]
+      walk(spots.first + Room::kAtOnce,
+           [&](int channel, float) { spot_at(spot(channel)) = f16(0); });
   }
   __device__ f16& spot_at(int at) const {
     return *reinterpret_cast<f16*>(reinterpret_cast<unsigned char*>(spots()) + at);
@@ -533,32 +595,37 @@ class Levels {
     return j % 8 / 4 * 512 + j / 8 * 16 + j % 4 / 2 * 8 + j % 2 * 2 + i / 2 * 1024 + row * 64 +
            i % 2 * 4;
   }
-  __device__ Spots key_spots(int n, bool seen) const {
-    const uint32_t* from = find(shared_of(n) + k_list_at(), f_.k_slots, seen);
-    const Spots spots = set(
-        from, [&](int channel) { return key_spot(channel); },
-        [&](float lacks) { return lacks * key_.down; });
-    __syncwarp();
-    return spots;
+  __device__ void set_keys(const Spots& spots) const {
+    set(spots);
+    if (spots.more) [[unlikely]]
+      walk(spots.first + Room::kAtOnce, [&](int channel, float lacks) {
+        spot_at(key_spot(channel)) = from_float<f16>(lacks * spots.by);
+      });
+  }
+  __device__ void set_values(const Spots& spots, Token& token) const {
+    set(spots);
+    bool far = false;
+#pragma unroll
+    for (int i = 0; i < Room::kAtOnce; ++i)
+      far |= !(fabsf(spots.number[i]) <= kLarge);  // perhaps of another head
+    if (__any_sync(~0u, far) || spots.more) [[unlikely]]
+      set_rest(spots, far, token);
   }
   // Gives the token a number to be multiplied by, where its range is too small for what it lacks.
-  __device__ Spots value_spots(int n, bool seen, Token& token) const {
-    const uint32_t* from = find(shared_of(n) + v_list_at(), f_.v_slots, seen);
-    const float by = 1.f / token.range;
-    bool far = false;
-    const auto spot = [&](int channel) { return value_spot(channel); };
-    const Spots spots = set(from, spot, [&](float lacks) {
-      far |= !(fabsf(lacks * by) <= kLarge);  // perhaps of another head
-      return lacks * by;
+  __device__ void set_rest(const Spots& spots, bool far, Token& token) const {
+    walk(spots.first + Room::kAtOnce, [&](int channel, float lacks) {
+      const float number = lacks * spots.by;
+      far |= !(fabsf(number) <= kLarge);
+      spot_at(value_spot(channel)) = from_float<f16>(number);
     });
-    if (!far) return spots;
+    if (!far) return;
     float large = kFactorLeast;
-    walk(from, [&](int, float lacks) { large = fmaxf(large, fminf(fabsf(lacks), kLarge * 4)); });
+    walk(spots.first,
+         [&](int, float lacks) { large = fmaxf(large, fminf(fabsf(lacks), kLarge * 4)); });
     token.far = fmaxf(large / kLarge, fabsf(token.range));
-    walk(from, [&](int channel, float lacks) {
-      spot_at(spot(channel)) = from_float<f16>(lacks / token.far);
+    walk(spots.first, [&](int channel, float lacks) {
+      spot_at(value_spot(channel)) = from_float<f16>(lacks / token.far);
     });
-    return spots;
   }
 
   // The tokens of row r that block n of scores has.
@@ -843,11 +910,14 @@ class Levels {
   const int lane_, r_, t_;
   const Table<Bits> table_;
   const float v_up_;
+  const int32_t* pages_;
+  const unsigned char *turns_, *k_list_, *v_list_;  // the lane's first word of a tile
   const unsigned char *keys_, *values_, *bounds_, *norms_of_keys_;
   Power key_;
   uint32_t q_[kTiles][1][2];
-  float norm_ = 1, range_ = 0, offset_ = 0;  // of the lane's token of the tile under way
-  float o_[kTiles + !Norms][1][4] = {};      // in format 1 the last: sums of offsets
+  // Of the lane's token of the tile under way, as they are in the cache: none waits for a load.
+  float norm_ = 1, range_ = 0, offset_ = 0;
+  float o_[kTiles + !Norms][1][4] = {};  // in format 1 the last: sums of offsets
   float factor_[1][2], grain_ = 0;
   Softmax<1> softmax_;
   int low_all_, high_all_;  // what all rows see
@@ -859,36 +929,44 @@ __global__ void __launch_bounds__(warps_most(Norms) * 32, 1)
     levels_kernel(const __grid_constant__ LevelSplit f) {
   constexpr Room kRoom{Bits, Width};
   extern __shared__ __align__(128) unsigned char shared[];
-  pdl_wait();
-  pdl_trigger();
-  const Power k_power = power_of_levels(f.cache.k_level, 1 << Bits);
-  const Power v_power = power_of_levels(f.cache.v_level, 1 << Bits);
-  Table<Bits>::fill(f.cache.k_level, k_power.down, shared);
-  Table<Bits>::fill(f.cache.v_level, v_power.down, shared + 128);
-  __syncthreads();
+  // turns_kernel has waited for what is before it: only its own work is waited for, later.
+  if (!f.turns) pdl_wait();
+  LaneLevel level(f.cache, 1 << Bits);
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
   const int64_t w = blockIdx.x * int64_t{warps} + warp;
-  if (w >= f.items) return;
   const int64_t rest = w / f.a.g, item = rest / f.splits, sequence = item / f.row_tiles;
   const int split = static_cast<int>(rest - item * f.splits);
   const int first = static_cast<int>(item - sequence * f.row_tiles) * kRows;
-  const Tile tile =
-      tile_of(f.a, f.cache, f.packed, sequence, static_cast<int>(w - rest * f.a.g), first, kRows);
-  if (first >= tile.rows) return;
+  Tile tile;
+  tile.rows = 0;
+  if (w < f.items)
+    tile =
+        tile_of(f.a, f.cache, f.packed, sequence, static_cast<int>(w - rest * f.a.g), first, kRows);
+  level.find_powers();
+  // What all warps of the block do once.
+  const auto begin = [&] {
+    Table<Bits>::fill(level, shared);
+    sync_team(0, blockDim.x);
+    if (f.turns) pdl_wait();
+    pdl_trigger();
+  };
+  if (first >= tile.rows) return begin();
   const int low = tile.low / kTokens, end = (tile.high + kTokens - 1) / kTokens;
   const SplitRange range = split_range(max(end - low, 0), f.splits, split);
   const int last = low + static_cast<int>(range.end);
   unsigned char* rooms = shared + kRoom.table();
   Levels<Bits, Width, Norms> mine(f, tile, shared_address(shared), rooms + warp * f.warp_bytes,
                                   rooms + warps * f.warp_bytes + warp / f.team * 2 * f.team_bytes,
-                                  warp / f.team, warp % f.team, k_power, v_power);
+                                  warp / f.team, warp % f.team, level.keys, level.values);
   using Place = typename Levels<Bits, Width, Norms>::Place;
   const auto ask = [&](int n) { return n < last ? mine.place(n) : Place{-1, 0}; };
   int n = low + static_cast<int>(range.begin);
   Place at = ask(n), next = ask(n + 1);
   for (int of = n; of < last && of * kTokens < f.cache.firsts; ++of)
     if (mine.there(mine.place(of))) mine.add_firsts(of);
-  mine.copy_keys(n, at), mine.copy_values(at);
+  mine.copy_own_keys(at);
+  begin();
+  mine.copy_shared(n, at), mine.copy_values(at);
 #pragma unroll 1
   for (; n < last; ++n) {
     const Place after = ask(n + 2);
