@@ -133,6 +133,25 @@ __device__ inline uint32_t less_pairs(uint32_t x, uint32_t y, uint32_t z) {
       : "r"(x), "r"(y), "r"(z));
   return w;
 }
+// x, which the compiler does not form anew at each use.
+__device__ inline uint32_t kept(uint32_t x) {
+  asm volatile("mov.b32 %0, %0;" : "+r"(x));
+  return x;
+}
+__device__ inline uint32_t word_of(uint32_t address) {
+  uint32_t x;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
+  return x;
+}
+__device__ inline uint32_t half_of(uint32_t address) {
+  uint16_t x;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(address) : "memory");
+  return x;
+}
+__device__ inline void set_half(uint32_t address, float x) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(__half_as_ushort(from_float<f16>(x)))
+               : "memory");
+}
 __device__ inline void sync_team(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
@@ -315,12 +334,12 @@ class Levels {
     const bool seen = j >= max(tile_.low, firsts()) && j < tile_.high;
     const float range = seen ? range_ * v_up_ : 0.f;
     Token token{norm_, range, seen ? offset_ : 0.f, range};
-    Spots k_spots{}, v_spots{};
+    Spots k_spots, v_spots;
     if (outliers()) {
       const float by = reciprocal(range);
       const auto [keys, values] = find(n, seen);
-      k_spots = spots_of(keys, key_.down, [&](int channel) { return key_spot(channel); });
-      v_spots = spots_of(values, by, [&](int channel) { return value_spot(channel); });
+      k_spots = spots_of(keys, key_.down, [&](uint32_t channel) { return key_spot(channel); });
+      v_spots = spots_of(values, by, [&](uint32_t channel) { return value_spot(channel); });
       set_keys(k_spots);
       __syncwarp();
     }
@@ -332,7 +351,7 @@ class Levels {
     __syncwarp();  // keys and their spots are read
     copy_keys(n + 1, next);
     if (outliers()) {
-      clear(k_spots, [&](int channel) { return key_spot(channel); });
+      clear(k_spots, [&](uint32_t channel) { return key_spot(channel); });
       __syncwarp();
       set_values(v_spots, token);
     }
@@ -346,7 +365,7 @@ class Levels {
     else
       values<false>(token, x);
     __syncwarp();  // and are read
-    if (outliers()) clear(v_spots, [&](int channel) { return value_spot(channel); });
+    if (outliers()) clear(v_spots, [&](uint32_t channel) { return value_spot(channel); });
     copy_values(next);
   }
 
@@ -383,17 +402,16 @@ class Levels {
   struct Token {
     float scale, range, offset, far;
   };
-  // Spots of the lane's token in this head.
+  // Spots of the lane's token in this head: addresses, and numbers.
   struct Spots {
-    const uint32_t* first;  // entry
+    uint32_t first;  // entry
     float by;
-    int at[Room::kAtOnce];        // where the first ones lie, or kIdle
+    uint32_t at[Room::kAtOnce];   // of the first ones, or idle_
     float number[Room::kAtOnce];  // what they lack, times `by`
-    bool more;                    // there are others in some lane
+    bool more;                    // there are others; set tells of all lanes
   };
-
   struct Found {
-    const uint32_t *keys, *values;
+    uint32_t keys, values;  // addresses
   };
 
   // Lists are there of keys and of values, or of neither.
@@ -433,22 +451,25 @@ class Levels {
       for (int n = static_cast<int>(entries) + lane_ % 8; n < Room::pitch(slots); n += 8)
         reinterpret_cast<uint32_t*>(list)[token * Room::pitch(slots) + n] = kv::kNoEntry;
   }
-  // The team's lanes copy a list's words; `from` and `to` are those of the lane's first one.
-  __device__ void copy_list(const unsigned char* from, const Step& step, int count, int slots,
-                            const Place& at, uint32_t to) const {
-    const uint32_t row = step.tile / kTokens;
-    from = source(from, step, at);
-#pragma unroll 1
-    for (int first = 0; first < kTokens; first += f_.team * 4) {
-      const bool mine = first + list_token() < kTokens;
+  // Half of a list's tokens, eight lanes for each.
+  __device__ void copy_list(const View<3>& list, const Step& step, int count, int slots,
+                            const Place& at, uint32_t to, int half) const {
+    const int token = half * 16 + lane_ / 8, n = lane_ % 8;
+    const uint32_t row = step.tile / kTokens, pitch = Room::pitch(slots) * 4;
+    const unsigned char* from =
+        source(static_cast<const unsigned char*>(list.data), step, at) + token * row + n * 4;
+    to += token * pitch + n * 4;
 #pragma unroll
-      for (int n = 0; n < 16; n += 8)
-        if (mine && lane_ % 8 + n < count) copy_async_4(to + n * 4, from + n * 4);
-      if (count > 16 && mine)
-#pragma unroll 1
-        for (int n = 16; lane_ % 8 + n < count; n += 8) copy_async_4(to + n * 4, from + n * 4);
-      to += f_.team * 16 * Room::pitch(slots), from += f_.team * 4 * row;
+    for (int i = 0; i < 4; ++i) {
+      if (n < count) copy_async_4(to + i * 4 * pitch, from + i * 4 * row);
+      if (n + 8 < count) copy_async_4(to + i * 4 * pitch + 32, from + i * 4 * row + 32);
     }
+    if (count > 16) [[unlikely]]
+#pragma unroll 1
+      for (int more = 64; n * 4 + more < count * 4; more += 32)
+#pragma unroll 1
+        for (int i = 0; i < 4; ++i)
+          copy_async_4(to + i * 4 * pitch + more, from + i * 4 * row + more);
   }
 
   __device__ void set_channels(const Power& level) {
@@ -478,10 +499,11 @@ class Levels {
     const int head = tile_.head;
     const auto bytes = [](const void* x) { return static_cast<const unsigned char*>(x); };
     pages_ = c.page_table.at<int32_t>(tile_.row, 0);
-    turns_ = bytes(f_.turns) + (member_ * 32 + lane_) * 16;
-    const int list = list_token(), entry = lane_ % 8 * 4;
-    k_list_ = bytes(c.k_outlier.data) + list * (f_.k_outlier.tile / kTokens) + entry;
-    v_list_ = bytes(c.v_outlier.data) + list * (f_.v_outlier.tile / kTokens) + entry;
+    const uint32_t team = shared_address(team_);
+    k_list_ = kept(team + k_list_at() + lane_ * Room::pitch(f_.k_slots) * 4);
+    v_list_ = kept(team + v_list_at() + lane_ * Room::pitch(f_.v_slots) * 4);
+    const uint32_t idle = shared_address(spots()) + kIdle;
+    idle_ = kept(idle), k_spot_ = kept(key_spot_of(lane_)), v_spot_ = kept(value_spot_of(lane_));
     keys_ = bytes(c.k_code.at<uint32_t>(0, 0, head)) + lane_ * 16;
     values_ =
         bytes(c.v_code.at<uint32_t>(0, lane_ / kChunks % kTokens, head)) + lane_ % kChunks * kChunk;
@@ -509,42 +531,43 @@ class Levels {
   static __device__ int key_chunk(int n) {
     return Bits == 4 ? n ^ (n >> 3 & 1) : n;
   }
+  // Eight tasks, which the team's warps share out: quarters of cos and sin, halves of lists.
   __device__ void copy_team(int n, const Place& at) const {
     const uint32_t to = shared_address(shared_of(n));
-    if (f_.turns) {
-      const int mine = (member_ * 32 + lane_) * 16;
-      const unsigned char* from = turns_ + static_cast<int64_t>(n) * kRoom.turns();
-#pragma unroll 2
-      for (int i = 0; i < kRoom.turns(); i += f_.team * 512)
-        if (i + mine < kRoom.turns()) copy_async(to + i + mine, from + i, true);
-    }
-    if (!outliers()) return;
-    const auto lane_at = [&](int list, int slots) {
-      return to + list + (list_token() * Room::pitch(slots) + lane_ % 8) * 4;
-    };
     const kv::Cache& c = f_.cache;
-    copy_list(k_list_, f_.k_outlier, static_cast<int>(c.k_outliers), f_.k_slots, at,
-              lane_at(k_list_at(), f_.k_slots));
-    copy_list(v_list_, f_.v_outlier, static_cast<int>(c.v_outliers), f_.v_slots, at,
-              lane_at(v_list_at(), f_.v_slots));
+#pragma unroll 1
+    for (int task = member_; task < 8; task += f_.team)
+      if (task < 4) {
+        if (!f_.turns) continue;
+        constexpr int kQuarter = kRoom.turns() / 4;
+        const int mine = task * kQuarter + lane_ * 16;
+        const unsigned char* from = reinterpret_cast<const unsigned char*>(f_.turns) +
+                                    static_cast<int64_t>(n) * kRoom.turns() + mine;
+#pragma unroll
+        for (int i = 0; i < kQuarter; i += 512) copy_async(to + mine + i, from + i, true);
+      } else if (outliers()) {
+        const bool keys = task < 6;
+        copy_list(keys ? c.k_outlier : c.v_outlier, keys ? f_.k_outlier : f_.v_outlier,
+                  static_cast<int>(keys ? c.k_outliers : c.v_outliers),
+                  keys ? f_.k_slots : f_.v_slots, at, to + (keys ? k_list_at() : v_list_at()),
+                  task % 2);
+      }
   }
   // Of keys and of values, the first entry of the lane's token that is of this head or a later one.
   __device__ Found find(int n, bool seen) const {
-    const auto list = [&](int from, int slots) {
-      return reinterpret_cast<const uint32_t*>(shared_of(n) + from) + lane_ * Room::pitch(slots);
+    const uint32_t head = tile_.head * Width, stage = n % 2 * f_.team_bytes;
+    const uint32_t keys = k_list_ + stage, values = v_list_ + stage;
+    uint32_t k = keys, v = values;
+    const auto move = [&](uint32_t& at, int by) {
+      at += half_of(at + by * 4 - 4) < head ? by * 4 : 0;
     };
-    const uint32_t head = tile_.head * Width;
-    const uint32_t *const keys = list(k_list_at(), f_.k_slots), *const values =
-                                                                    list(v_list_at(), f_.v_slots);
-    const uint32_t *k = keys, *v = values;
-    const auto move = [&](const uint32_t*& at, int by) {
-      at += (at[by - 1] & 65535) < head ? by : 0;
-    };
+#pragma unroll 1
     for (int by = f_.k_slots / 2; by > 8; by /= 2) move(k, by);
+#pragma unroll 1
     for (int by = f_.v_slots / 2; by > 8; by /= 2) move(v, by);
 #pragma unroll
     for (int by = 8; by; by /= 2) move(k, by), move(v, by);
-    return {seen ? k : keys + f_.k_slots, seen ? v : values + f_.v_slots};
+    return {seen ? k : keys + f_.k_slots * 4, seen ? v : values + f_.v_slots * 4};
   }
   // An entry's channel in this head; others are Width or more.
   __device__ uint32_t channel_of(uint32_t entry) const {
@@ -552,57 +575,65 @@ class Levels {
   }
   // Calls of(channel, lacks) for the entries of this head from `at` on.
   template <class Of>
-  __device__ void walk(const uint32_t* at, const Of& of) const {
+  __device__ void walk(uint32_t at, const Of& of) const {
 #pragma unroll 1
-    for (; channel_of(*at) < Width; ++at) of(channel_of(*at), kv::lacks_of(*at));
+    for (uint32_t entry; channel_of(entry = word_of(at)) < Width; at += 4)
+      of(channel_of(entry), kv::lacks_of(entry));
   }
   template <class Spot>
-  __device__ Spots spots_of(const uint32_t* first, float by, const Spot& spot) const {
-    Spots spots{first, by};
+  __device__ Spots spots_of(uint32_t first, float by, const Spot& spot) const {
+    Spots spots;
+    spots.first = first, spots.by = by;
 #pragma unroll
     for (int i = 0; i < Room::kAtOnce; ++i) {
-      const uint32_t channel = channel_of(first[i]);
-      spots.at[i] = below(channel, Width, spot(channel % Width), kIdle);
-      spots.number[i] = kv::lacks_of(first[i]) * by;
+      const uint32_t entry = word_of(first + 4 * i), channel = channel_of(entry);
+      spots.at[i] = below(channel, Width, spot(channel), idle_);
+      spots.number[i] = kv::lacks_of(entry) * by;
     }
-    spots.more = __any_sync(~0u, channel_of(first[Room::kAtOnce]) < Width);
+    spots.more = channel_of(half_of(first + 4 * Room::kAtOnce)) < Width;
     return spots;
   }
-  __device__ void set(const Spots& spots) const {
+  __device__ void set(Spots& spots) const {
 #pragma unroll
-    for (int i = 0; i < Room::kAtOnce; ++i) spot_at(spots.at[i]) = from_float<f16>(spots.number[i]);
+    for (int i = 0; i < Room::kAtOnce; ++i) set_half(spots.at[i], spots.number[i]);
+    spots.more = __any_sync(~0u, spots.more);
   }
   template <class Spot>
   __device__ void clear(const Spots& spots, const Spot& spot) const {
 #pragma unroll
-    for (int i = 0; i < Room::kAtOnce; ++i) spot_at(spots.at[i]) = f16(0);
+    for (int i = 0; i < Room::kAtOnce; ++i) set_half(spots.at[i], 0);
     if (spots.more) [[unlikely]]
-      walk(spots.first + Room::kAtOnce,
-           [&](int channel, float) { spot_at(spot(channel)) = f16(0); });
-  }
-  __device__ f16& spot_at(int at) const {
-    return *reinterpret_cast<f16*>(reinterpret_cast<unsigned char*>(spots()) + at);
+      walk(spots.first + 4 * Room::kAtOnce,
+           [&](uint32_t channel, float) { set_half(spot(channel), 0); });
   }
   static constexpr int kIdle = kRoom.spots() - 16;
-  // Where products read what the lane's token lacks.
-  __device__ int key_spot(int channel) const {
-    const int j = lane_, block = j % 8 / 2, row = j / 8 * 2 + j % 2;
-    return block / 2 * 512 + row * 64 + block % 2 * 4 + channel / 16 * 1024 + channel / 4 % 4 * 16 +
-           channel / 2 % 2 * 8 + channel % 2 * 2;
+  // Where products read what the lane's token lacks: 16 bytes of lane (r, t) are, from the low
+  // bits, a pair's channel, its channel of two pairs, its block of two.  For keys these bits
+  // follow: the last one of r, t, k, those before of r, the pair of blocks.  Of these, bits of the
+  // channel are runs.
+  static constexpr int kKeyRow = Width * 8;  // of r / 2
+  __device__ uint32_t key_spot_of(int j) const {
+    const int block = j % 8 / 2, row = j / 8 * 2 + j % 2;
+    return shared_address(spots()) + block % 2 * 8 + row % 2 * 16 + row / 2 * kKeyRow +
+           block / 2 * 4 * kKeyRow;
   }
-  __device__ int value_spot(int channel) const {
-    const int j = lane_, row = channel / (Width / 8), i = channel % (Width / 8);
-    return j % 8 / 4 * 512 + j / 8 * 16 + j % 4 / 2 * 8 + j % 2 * 2 + i / 2 * 1024 + row * 64 +
-           i % 2 * 4;
+  __device__ uint32_t value_spot_of(int j) const {
+    return shared_address(spots()) + j % 8 / 4 * 512 + j / 8 * 16 + j % 4 / 2 * 8 + j % 2 * 2;
   }
-  __device__ void set_keys(const Spots& spots) const {
+  __device__ uint32_t key_spot(uint32_t channel) const {
+    return k_spot_ + ((channel << 1 & 6) | (channel << 3 & (Width * 8 - 32)));
+  }
+  __device__ uint32_t value_spot(uint32_t channel) const {
+    constexpr uint32_t kEach = Width / 8;
+    return v_spot_ + ((channel % kEach / 2 << 10) | (channel / kEach << 6 | channel % 2 << 2));
+  }
+  __device__ void set_keys(Spots& spots) const {
     set(spots);
     if (spots.more) [[unlikely]]
-      walk(spots.first + Room::kAtOnce, [&](int channel, float lacks) {
-        spot_at(key_spot(channel)) = from_float<f16>(lacks * spots.by);
-      });
+      walk(spots.first + 4 * Room::kAtOnce,
+           [&](uint32_t channel, float lacks) { set_half(key_spot(channel), lacks * spots.by); });
   }
-  __device__ void set_values(const Spots& spots, Token& token) const {
+  __device__ void set_values(Spots& spots, Token& token) const {
     set(spots);
     bool far = false;
 #pragma unroll
@@ -613,19 +644,18 @@ class Levels {
   }
   // Gives the token a number to be multiplied by, where its range is too small for what it lacks.
   __device__ void set_rest(const Spots& spots, bool far, Token& token) const {
-    walk(spots.first + Room::kAtOnce, [&](int channel, float lacks) {
+    walk(spots.first + 4 * Room::kAtOnce, [&](uint32_t channel, float lacks) {
       const float number = lacks * spots.by;
       far |= !(fabsf(number) <= kLarge);
-      spot_at(value_spot(channel)) = from_float<f16>(number);
+      set_half(value_spot(channel), number);
     });
     if (!far) return;
     float large = kFactorLeast;
     walk(spots.first,
-         [&](int, float lacks) { large = fmaxf(large, fminf(fabsf(lacks), kLarge * 4)); });
+         [&](uint32_t, float lacks) { large = fmaxf(large, fminf(fabsf(lacks), kLarge * 4)); });
     token.far = fmaxf(large / kLarge, fabsf(token.range));
-    walk(spots.first, [&](int channel, float lacks) {
-      spot_at(value_spot(channel)) = from_float<f16>(lacks / token.far);
-    });
+    walk(spots.first,
+         [&](uint32_t channel, float lacks) { set_half(value_spot(channel), lacks / token.far); });
   }
 
   // The tokens of row r that block n of scores has.
@@ -674,9 +704,10 @@ class Levels {
       if (Usual || f_.k_slots)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const uint4 lacks = spots()[(2 * k + i) * 32 + lane_];
-          a[i][0] = add_pairs(a[i][0], lacks.x), a[i][1] = add_pairs(a[i][1], lacks.y);
-          a[i][2] = add_pairs(a[i][2], lacks.z), a[i][3] = add_pairs(a[i][3], lacks.w);
+          const uint4 lacks =
+              spots()[k * 8 + i * (kKeyRow / 4) + r_ / 2 * (kKeyRow / 16) + t_ * 2 + r_ % 2];
+          a[i][0] = add_pairs(a[i][0], lacks.x), a[i][1] = add_pairs(a[i][1], lacks.z);
+          a[i][2] = add_pairs(a[i][2], lacks.y), a[i][3] = add_pairs(a[i][3], lacks.w);
         }
     }
   }
@@ -911,7 +942,8 @@ class Levels {
   const Table<Bits> table_;
   const float v_up_;
   const int32_t* pages_;
-  const unsigned char *turns_, *k_list_, *v_list_;  // the lane's first word of a tile
+  uint32_t k_list_, v_list_;         // of the lane's token, of even tiles
+  uint32_t k_spot_, v_spot_, idle_;  // parts of its spots' places; where none is read
   const unsigned char *keys_, *values_, *bounds_, *norms_of_keys_;
   Power key_;
   uint32_t q_[kTiles][1][2];
