@@ -126,7 +126,8 @@ struct Block {
 // The most warps, and then the largest team.
 Block block_of(const Room& room, const LevelSplit& f, int most, int64_t limit) {
   const auto bytes = [&](int warps, int team) {
-    return room.table() + int64_t{warps} * f.warp_bytes + warps / team * 2 * int64_t{f.team_bytes};
+    return room.table() + int64_t{warps} * f.warp_bytes +
+           warps / team * (2 * int64_t{f.team_bytes} + Room::kGates);
   };
   for (int warps = most; warps; --warps)
     for (int team = f.team_bytes ? warps : 1; team; --team)

@@ -31,7 +31,8 @@
 // A warp copies the next keys when its scores are there, and the next values at its step's end.
 //
 //   | barrier of a tile                  | who  | guards                                        |
-//   | its beginning                      | team | copies are there; the last tile's are read    |
+//   | its beginning                      | team | copies are there                              |
+//   | before the next one is copied      | team | the one before has been read                  |
 //   | before scores, where keys have any | warp | spots are set                                 |
 //   | after scores                       | warp | keys and spots are read: copied into, cleared |
 //   | after that                         | warp | spots are zeros again                         |
@@ -77,6 +78,7 @@ struct LevelSplit {
 struct Room {
   int bits, width;
 
+  static constexpr int kGates = 32;  // bytes of a team, behind its tiles
   constexpr int table() const { return (bits == 3 ? 64 : 256) * 256; }
   // Of a warp, in this order.
   constexpr int keys() const { return width * bits * 4; }
@@ -151,6 +153,25 @@ __device__ inline uint32_t half_of(uint32_t address) {
 __device__ inline void set_half(uint32_t address, float x) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(__half_as_ushort(from_float<f16>(x)))
                : "memory");
+}
+// Barriers of shared memory, as sm_80 has them.
+__device__ inline void gate_init(uint32_t gate, int arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(gate), "r"(arrivals) : "memory");
+}
+__device__ inline void gate_arrive(uint32_t gate) {
+  asm volatile("{ .reg .b64 s; mbarrier.arrive.shared.b64 s, [%0]; }" ::"r"(gate) : "memory");
+}
+__device__ inline void gate_wait(uint32_t gate, uint32_t parity) {
+#if __CUDA_ARCH__ >= 900
+#define FOVEA_GATE "try_wait"
+#else
+#define FOVEA_GATE "test_wait"
+#endif
+  asm volatile("{ .reg .pred p; again: mbarrier." FOVEA_GATE
+               ".parity.shared.b64 p, [%0], %1; @p bra done; bra again; done: }" ::"r"(gate),
+               "r"(parity)
+               : "memory");
+#undef FOVEA_GATE
 }
 __device__ inline void sync_team(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
@@ -238,14 +259,14 @@ class Levels {
 
   // `team`: shared memory of the team; `number`: its own, and `member` the warp's in it.
   __device__ Levels(const LevelSplit& f, const Tile& tile, uint32_t table, unsigned char* room,
-                    unsigned char* team, int number, int member, const Power& k_power,
+                    unsigned char* team, int begin, int member, const Power& k_power,
                     const Power& v_power)
       : f_(f),
         tile_(tile),
         room_(room),
         team_(team),
         member_(member),
-        barrier_(1 + number),
+        begin_(begin),
         lane_(threadIdx.x % 32),
         r_(lane_ / 4),
         t_(lane_ % 4),
@@ -266,6 +287,8 @@ class Levels {
         pad_list(shared_of(n) + k_list_at(), f.cache.k_outliers, f.k_slots);
         pad_list(shared_of(n) + v_list_at(), f.cache.v_outliers, f.v_slots);
       }
+    if (f.team_bytes && member_ == 0 && lane_ == 0)
+      for (int n = 0; n < 2; ++n) gate_init(gate(n), f.team * 32), gate_init(read_gate(n), f.team);
     __syncwarp();
   }
 
@@ -299,9 +322,21 @@ class Levels {
       if (kChunks % 32 == 0 || lane_ + 32 * i < kChunks)
         copy_async(shared_address(room_) + key_chunk(lane_) * 16 + i * 512, from + i * 512, true);
   }
+  // What a team shares lies in two stages.  A gate tells that all copies of one are there, another
+  // that all warps have read it.
   __device__ void copy_shared(int n, const Place& at) const {
-    if (there(at) && f_.team_bytes) copy_team(n, at);
+    if (f_.team_bytes) {
+      if (n > begin_ + 1) gate_wait(read_gate(n), (turn_of(n) - 1) & 1);
+      if (there(at)) copy_team(n, at);
+      copy_arrive(gate(n));
+    }
     copy_commit();
+  }
+  // Tile n has been read.
+  __device__ void leave(int n) const {
+    if (!f_.team_bytes) return;
+    __syncwarp();
+    if (lane_ == 0) gate_arrive(read_gate(n));
   }
   __device__ void copy_values(const Place& at) const {
     if (there(at)) {
@@ -321,11 +356,13 @@ class Levels {
     }
     copy_commit();
   }
-  // All warps of the team wait for keys and for what is shared.
-  __device__ void wait_keys() const {
-    copy_wait<1>();
+  // Keys and what is shared are there.
+  __device__ void wait_keys(int n) const {
+    if (f_.team_bytes)
+      gate_wait(gate(n), turn_of(n) & 1);
+    else
+      copy_wait<1>();
     __syncwarp();
-    if (f_.team_bytes) sync_team(barrier_, f_.team * 32);
   }
 
   // Tile n, whose keys are there; then those of `next` are under way.
@@ -433,6 +470,16 @@ class Levels {
   }
   __device__ unsigned char* shared_of(int n) const {
     return team_ + n % 2 * f_.team_bytes;
+  }
+  // Of tile n, and which tile of its stage it is.
+  __device__ uint32_t gate(int n) const {
+    return shared_address(team_) + 2 * f_.team_bytes + n % 2 * 16;
+  }
+  __device__ uint32_t read_gate(int n) const {
+    return gate(n) + 8;
+  }
+  __device__ uint32_t turn_of(int n) const {
+    return static_cast<uint32_t>(n - begin_) / 2;
   }
   __device__ int k_list_at() const {
     return f_.turns ? kRoom.turns() : 0;
@@ -937,7 +984,7 @@ class Levels {
   const LevelSplit& f_;
   const Tile& tile_;
   unsigned char *const room_, *const team_;
-  const int member_, barrier_;
+  const int member_, begin_;  // the first tile
   const int lane_, r_, t_;
   const Table<Bits> table_;
   const float v_up_;
@@ -987,9 +1034,10 @@ __global__ void __launch_bounds__(warps_most(Norms) * 32, 1)
   const SplitRange range = split_range(max(end - low, 0), f.splits, split);
   const int last = low + static_cast<int>(range.end);
   unsigned char* rooms = shared + kRoom.table();
-  Levels<Bits, Width, Norms> mine(f, tile, shared_address(shared), rooms + warp * f.warp_bytes,
-                                  rooms + warps * f.warp_bytes + warp / f.team * 2 * f.team_bytes,
-                                  warp / f.team, warp % f.team, level.keys, level.values);
+  Levels<Bits, Width, Norms> mine(
+      f, tile, shared_address(shared), rooms + warp * f.warp_bytes,
+      rooms + warps * f.warp_bytes + warp / f.team * (2 * f.team_bytes + Room::kGates),
+      low + static_cast<int>(range.begin), warp % f.team, level.keys, level.values);
   using Place = typename Levels<Bits, Width, Norms>::Place;
   const auto ask = [&](int n) { return n < last ? mine.place(n) : Place{-1, 0}; };
   int n = low + static_cast<int>(range.begin);
@@ -1002,11 +1050,12 @@ __global__ void __launch_bounds__(warps_most(Norms) * 32, 1)
 #pragma unroll 1
   for (; n < last; ++n) {
     const Place after = ask(n + 2);
-    mine.wait_keys();
+    mine.wait_keys(n);
     if (mine.there(at))
       mine.step(n, next);
     else
       mine.copy_keys(n + 1, next), mine.copy_values(next);
+    mine.leave(n);
     at = next, next = after;
   }
   copy_wait<0>();
