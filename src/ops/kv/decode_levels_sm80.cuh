@@ -469,17 +469,17 @@ class Levels {
     return bounds() + kRoom.bounds() / 16;
   }
   __device__ unsigned char* shared_of(int n) const {
-    return team_ + n % 2 * f_.team_bytes;
+    return team_ + (n & 1) * f_.team_bytes;
   }
   // Of tile n, and which tile of its stage it is.
   __device__ uint32_t gate(int n) const {
-    return shared_address(team_) + 2 * f_.team_bytes + n % 2 * 16;
+    return gates_ + (n & 1) * 16;
   }
   __device__ uint32_t read_gate(int n) const {
     return gate(n) + 8;
   }
   __device__ uint32_t turn_of(int n) const {
-    return static_cast<uint32_t>(n - begin_) / 2;
+    return static_cast<uint32_t>(n - begin_) >> 1;
   }
   __device__ int k_list_at() const {
     return f_.turns ? kRoom.turns() : 0;
@@ -550,6 +550,7 @@ class Levels {
     k_list_ = kept(team + k_list_at() + lane_ * Room::pitch(f_.k_slots) * 4);
     v_list_ = kept(team + v_list_at() + lane_ * Room::pitch(f_.v_slots) * 4);
     const uint32_t idle = shared_address(spots()) + kIdle;
+    gates_ = kept(team + 2 * f_.team_bytes);
     idle_ = kept(idle), k_spot_ = kept(key_spot_of(lane_)), v_spot_ = kept(value_spot_of(lane_));
     keys_ = bytes(c.k_code.at<uint32_t>(0, 0, head)) + lane_ * 16;
     values_ =
@@ -602,7 +603,7 @@ class Levels {
   }
   // Of keys and of values, the first entry of the lane's token that is of this head or a later one.
   __device__ Found find(int n, bool seen) const {
-    const uint32_t head = tile_.head * Width, stage = n % 2 * f_.team_bytes;
+    const uint32_t head = tile_.head * Width, stage = (n & 1) * f_.team_bytes;
     const uint32_t keys = k_list_ + stage, values = v_list_ + stage;
     uint32_t k = keys, v = values;
     const auto move = [&](uint32_t& at, int by) {
@@ -989,6 +990,7 @@ class Levels {
   const Table<Bits> table_;
   const float v_up_;
   const int32_t* pages_;
+  uint32_t gates_;
   uint32_t k_list_, v_list_;         // of the lane's token, of even tiles
   uint32_t k_spot_, v_spot_, idle_;  // parts of its spots' places; where none is read
   const unsigned char *keys_, *values_, *bounds_, *norms_of_keys_;
