@@ -547,11 +547,13 @@ class Levels {
     const auto bytes = [](const void* x) { return static_cast<const unsigned char*>(x); };
     pages_ = c.page_table.at<int32_t>(tile_.row, 0);
     const uint32_t team = shared_address(team_);
-    k_list_ = kept(team + k_list_at() + lane_ * Room::pitch(f_.k_slots) * 4);
-    v_list_ = kept(team + v_list_at() + lane_ * Room::pitch(f_.v_slots) * 4);
-    const uint32_t idle = shared_address(spots()) + kIdle;
     gates_ = kept(team + 2 * f_.team_bytes);
-    idle_ = kept(idle), k_spot_ = kept(key_spot_of(lane_)), v_spot_ = kept(value_spot_of(lane_));
+    if constexpr (!Norms) {
+      k_list_ = kept(team + k_list_at() + lane_ * Room::pitch(f_.k_slots) * 4);
+      v_list_ = kept(team + v_list_at() + lane_ * Room::pitch(f_.v_slots) * 4);
+      idle_ = kept(shared_address(spots()) + kIdle);
+      k_spot_ = kept(key_spot_of(lane_)), v_spot_ = kept(value_spot_of(lane_));
+    }
     keys_ = bytes(c.k_code.at<uint32_t>(0, 0, head)) + lane_ * 16;
     values_ =
         bytes(c.v_code.at<uint32_t>(0, lane_ / kChunks % kTokens, head)) + lane_ % kChunks * kChunk;
