@@ -17,22 +17,26 @@ constexpr int kTurnThreads = 256;
 constexpr uint32_t kNan = 0x7fff;
 
 // cos and sin as the products' lanes want them: [tile][16 channels][cos, sin][2][lane][4], a word
-// being two channels of a token.  Outside the tables they are NaN.
+// being two channels of a token.  Outside the tables they are NaN.  A thread has four words.
 __global__ void __launch_bounds__(kTurnThreads)
-    turns_kernel(const __grid_constant__ Rope rope, uint32_t* to, int64_t words) {
+    turns_kernel(const __grid_constant__ Rope rope, uint4* to, int64_t lanes) {
   pdl_wait();
+  pdl_trigger();  // levels_kernel may start, and fill its table
   const int parts = static_cast<int>(rope.half / 16);
-  for (int64_t n = blockIdx.x * int64_t{kTurnThreads} + threadIdx.x; n < words;
+  for (int64_t n = blockIdx.x * int64_t{kTurnThreads} + threadIdx.x; n < lanes;
        n += int64_t{gridDim.x} * kTurnThreads) {
-    const int of = static_cast<int>(n % 4), lane = static_cast<int>(n / 4 % 32);
-    const int block = static_cast<int>(n / 128 % 2) * 2 + of % 2, row = lane / 4;
-    const int64_t part = n / 512, tile = part / parts;
-    const int64_t token = tile * kTokens + row / 2 * 8 + row % 2 + 2 * block;
-    const int64_t channel = part % parts * 16 + lane % 4 * 4 + of / 2 * 2;
-    const View<2>& table = n / 256 % 2 ? rope.sin : rope.cos;
-    to[n] = token < rope.positions ? pack<FOVEA_F16>(*table.at<float>(token, channel),
-                                                     *table.at<float>(token, channel + 1))
-                                   : kNan | kNan << 16;
+    const int lane = static_cast<int>(n % 32), block = static_cast<int>(n / 32 % 2) * 2;
+    const int64_t part = n / 128, tile = part / parts;
+    const int64_t token = tile * kTokens + lane / 8 * 8 + lane / 4 % 2 + 2 * block;
+    const int64_t channel = part % parts * 16 + lane % 4 * 4;
+    const View<2>& table = n / 64 % 2 ? rope.sin : rope.cos;
+    const auto pair = [&](int next, int from) {
+      const int64_t j = token + next, c = channel + from;
+      return j < rope.positions
+                 ? pack<FOVEA_F16>(*table.at<float>(j, c), *table.at<float>(j, c + 1))
+                 : kNan | kNan << 16;
+    };
+    to[n] = uint4{pair(0, 0), pair(2, 0), pair(0, 2), pair(2, 2)};
   }
 }
 
@@ -122,7 +126,8 @@ struct Block {
 // The most warps, and then the largest team.
 Block block_of(const Room& room, const LevelSplit& f, int most, int64_t limit) {
   const auto bytes = [&](int warps, int team) {
-    return room.table() + int64_t{warps} * f.warp_bytes + warps / team * 2 * int64_t{f.team_bytes};
+    return room.table() + int64_t{warps} * f.warp_bytes +
+           warps / team * (2 * int64_t{f.team_bytes} + Room::kGates);
   };
   for (int warps = most; warps; --warps)
     for (int team = f.team_bytes ? warps : 1; team; --team)
@@ -135,9 +140,11 @@ void set_bytes(const Room& room, LevelSplit& f) {
   const auto slots = [](int64_t entries) {  // more do not fit anyway
     return Room::slots(static_cast<int>(std::min<int64_t>(entries, 65536)));
   };
-  f.k_slots = slots(c.k_outliers), f.v_slots = slots(c.v_outliers);
-  f.warp_bytes =
-      room.keys() + room.values() + room.bounds() + (f.k_slots || f.v_slots ? room.spots() : 0);
+  // Where one has outliers the other has a list too.
+  const int64_t least = c.k_outliers || c.v_outliers ? 1 : 0;
+  f.k_slots = slots(std::max<int64_t>(c.k_outliers, least));
+  f.v_slots = slots(std::max<int64_t>(c.v_outliers, least));
+  f.warp_bytes = room.keys() + room.values() + room.bounds() + (f.k_slots ? room.spots() : 0);
   f.team_bytes = (f.a.rope.cos ? room.turns() : 0) + Room::list(f.k_slots) + Room::list(f.v_slots);
 }
 
@@ -157,34 +164,33 @@ Text offer(const Context& ctx, const KvDecode& x, Plan& plan) {
   for (const Instance& one : kInstances)
     if (one.room.bits == x.cache.bits && one.room.width == a.d && one.norms == norms) found = &one;
   set_bytes(found->room, f);
-  Block block = block_of(found->room, f, warps_most(norms), device.shared_block_bytes);
-  if (!block.warps) return reason_shared(block.bytes, device.shared_block_bytes);
+  const Block most = block_of(found->room, f, warps_most(norms), device.shared_block_bytes);
+  if (!most.warps) return reason_shared(most.bytes, device.shared_block_bytes);
   const int64_t rows = a.sequences.count * a.g * f.row_tiles;
   const int64_t tiles = std::max<int64_t>(ceil_div(a.sequences.key_max, int64_t{kTokens}), 1);
-  DeviceInfo slots = device;
-  slots.multiprocessors *= block.warps;
-  const int64_t splits =
-      a.splits ? a.splits : auto_splits(rows, tiles, 0, a.mask.window.left > 0, slots);
+  const int64_t slots = int64_t{device.multiprocessors} * most.warps;
+  const int64_t splits = a.splits ? a.splits : splits_of(rows, tiles, slots);
   f.splits = static_cast<int>(clamp_i64(splits, 1, std::min<int64_t>(tiles, 1023)));
   if (far_product(rows, f.splits) > INT_MAX) return "more than 2^31 warps of work";
   f.items = rows * f.splits;
-  // Few warps lie on many multiprocessors.
+  // Few warps lie on many multiprocessors, whole teams or parts of one.
   const int64_t each = ceil_div(f.items, static_cast<int64_t>(device.multiprocessors));
-  block = block_of(found->room, f, static_cast<int>(clamp_i64(each, 1, block.warps)),
-                   device.shared_block_bytes);
+  int warps = static_cast<int>(clamp_i64(each, 1, most.warps));
+  while (most.team % warps && warps % most.team) ++warps;
+  const Block block = block_of(found->room, f, warps, device.shared_block_bytes);
   f.team = block.team;
   const PartialSlots partials(plan.workspace, a, f.splits);
   const int64_t words = a.rope.cos ? tiles * 2 * (a.d / 32) * 256 : 0;
-  const Slot<uint32_t> turns = plan.workspace.add<uint32_t>(words);
+  const Slot<uint4> turns = plan.workspace.add<uint4>(words / 4);
   plan.kernel += Text(".") + dtype_name(a.dtype) + ".b" + Text::number(x.cache.bits) + ".d" +
                  Text::number(a.d);
   plan.launch = [f, found, block, words, turns, partials](Context& ctx, void* base) mutable {
     if (!f.items || !f.a.h || !f.a.sequences.query_max) return;
     f.out = partials.at(base, f.a, f.splits);
-    uint32_t* to = turns.at(base);
+    uint4* to = turns.at(base);
     f.turns = to;
-    launch_pdl<turns_kernel>(ctx, kOp, ceil_div(words, int64_t{kTurnThreads}), kTurnThreads, 0,
-                             f.a.rope, to, words);
+    launch_pdl<turns_kernel>(ctx, kOp, ceil_div(words / 4, int64_t{kTurnThreads}), kTurnThreads, 0,
+                             f.a.rope, to, words / 4);
     found->launch(ctx, f, block.warps, static_cast<int>(block.bytes));
     combine(ctx, kOp, f.a, f.out);
   };

@@ -31,7 +31,8 @@
 // A warp copies the next keys when its scores are there, and the next values at its step's end.
 //
 //   | barrier of a tile                  | who  | guards                                        |
-//   | its beginning                      | team | copies are there; the last tile's are read    |
+//   | its beginning                      | team | copies are there                              |
+//   | before the next one is copied      | team | the one before has been read                  |
 //   | before scores, where keys have any | warp | spots are set                                 |
 //   | after scores                       | warp | keys and spots are read: copied into, cleared |
 //   | after that                         | warp | spots are zeros again                         |
@@ -61,13 +62,13 @@ struct LevelSplit {
   Attend a;
   kv::Cache cache;
   Step k_code, v_code, k_norm, v_norm, v_bound, k_outlier, v_outlier;
-  const uint32_t* turns;       // cos and sin, see turns_kernel; or null
+  const uint4* turns;          // cos and sin, see turns_kernel; or null
   int packed;                  // query heads of a key head
   int row_tiles, splits;       // of a sequence
   int pool;                    // pages
   int page_tiles, page_shift;  // tiles of a page, and their log2; -1: no power
   int team;                    // warps; a divisor of the heads and of a block's warps
-  int k_slots, v_slots;        // of a token's list of outliers, see Room::slots
+  int k_slots, v_slots;        // of a token's list of outliers, see Room::slots; none or both
   int warp_bytes, team_bytes;  // of shared memory; a team's of one tile
   int64_t items;               // of warps
   Partials out;
@@ -77,6 +78,7 @@ struct LevelSplit {
 struct Room {
   int bits, width;
 
+  static constexpr int kGates = 32;  // bytes of a team, behind its tiles
   constexpr int table() const { return (bits == 3 ? 64 : 256) * 256; }
   // Of a warp, in this order.
   constexpr int keys() const { return width * bits * 4; }
@@ -119,6 +121,12 @@ __device__ inline int below(uint32_t n, uint32_t end, int x, int y) {
       : "r"(n), "r"(end), "r"(x), "r"(y));
   return z;
 }
+// 1 / x, near enough for what is f16 then; infinite where x is 0 or subnormal.
+__device__ inline float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 // z - x y.
 __device__ inline uint32_t less_pairs(uint32_t x, uint32_t y, uint32_t z) {
   uint32_t w;
@@ -127,28 +135,78 @@ __device__ inline uint32_t less_pairs(uint32_t x, uint32_t y, uint32_t z) {
       : "r"(x), "r"(y), "r"(z));
   return w;
 }
+// x, which the compiler does not form anew at each use.
+__device__ inline uint32_t kept(uint32_t x) {
+  asm volatile("mov.b32 %0, %0;" : "+r"(x));
+  return x;
+}
+__device__ inline uint32_t word_of(uint32_t address) {
+  uint32_t x;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
+  return x;
+}
+__device__ inline uint32_t half_of(uint32_t address) {
+  uint16_t x;
+  asm volatile("ld.shared.u16 %0, [%1];" : "=h"(x) : "r"(address) : "memory");
+  return x;
+}
+__device__ inline void set_half(uint32_t address, float x) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(address), "h"(__half_as_ushort(from_float<f16>(x)))
+               : "memory");
+}
+// Barriers of shared memory, as sm_80 has them.
+__device__ inline void gate_init(uint32_t gate, int arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(gate), "r"(arrivals) : "memory");
+}
+__device__ inline void gate_arrive(uint32_t gate) {
+  asm volatile("{ .reg .b64 s; mbarrier.arrive.shared.b64 s, [%0]; }" ::"r"(gate) : "memory");
+}
+__device__ inline void gate_wait(uint32_t gate, uint32_t parity) {
+#if __CUDA_ARCH__ >= 900
+#define FOVEA_GATE "try_wait"
+#else
+#define FOVEA_GATE "test_wait"
+#endif
+  asm volatile("{ .reg .pred p; again: mbarrier." FOVEA_GATE
+               ".parity.shared.b64 p, [%0], %1; @p bra done; bra again; done: }" ::"r"(gate),
+               "r"(parity)
+               : "memory");
+#undef FOVEA_GATE
+}
 __device__ inline void sync_team(int barrier, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
 }
 
-// The power of two of all levels.
-__device__ inline Power power_of_levels(const View<1>& levels, int count) {
-  float most = 0;
-  for (int i = 0; i < count; ++i) most = fmaxf(most, fabsf(*levels.at<float>(i)));
-  return power_of(most);
-}
+// A level of each lane: of keys in the first 16 lanes, of values in the others.
+struct LaneLevel {
+  float level;
+  Power keys, values;  // of all levels
+  __device__ LaneLevel(const kv::Cache& c, int count) {
+    const int lane = threadIdx.x % 32, n = lane % 16;
+    level = n < count ? *(lane < 16 ? c.k_level : c.v_level).at<float>(n) : 0.f;
+  }
+  __device__ void find_powers() {
+    const float most = lanes_max<16>(fabsf(level));
+    keys = power_of(__shfl_sync(~0u, most, 0)), values = power_of(__shfl_sync(~0u, most, 16));
+  }
+};
 
 // The table of keys; that of values is 128 bytes after it.
 template <int Bits>
 class Table {
  public:
-  // Of the codes of an entry's pairs, low bits first.
-  static __device__ void fill(const View<1>& levels, float down, unsigned char* table) {
+  // A thread writes 16 bytes of an entry at once.  Its pairs have the low bits of codes first.
+  static __device__ void fill(const LaneLevel& of, unsigned char* table) {
     constexpr int kEntries = Room{Bits, 0}.table() / 256, kMask = (1 << Bits) - 1;
-    for (int i = threadIdx.x; i < kEntries * 32; i += blockDim.x) {
-      const int entry = i / 32, codes = Bits == 2 ? entry >> i % 2 * 4 : entry;
-      *reinterpret_cast<uint32_t*>(table + entry * 256 + i % 32 * 4) = pack<FOVEA_F16>(
-          *levels.at<float>(codes & kMask) * down, *levels.at<float>(codes >> Bits & kMask) * down);
+    const int lane = threadIdx.x % 32, first = lane % 16 / 8 * 16;  // lanes of the levels
+    const float level = of.level * (lane < 16 ? of.keys : of.values).down;
+    const auto pair = [&](int codes) {
+      const float x = __shfl_sync(~0u, level, first + (codes & kMask));
+      return pack<FOVEA_F16>(x, __shfl_sync(~0u, level, first + (codes >> Bits & kMask)));
+    };
+    for (int i = threadIdx.x; i < kEntries * 16; i += blockDim.x) {
+      const uint32_t x = pair(i / 16), y = Bits == 2 ? pair(i / 16 >> 4) : x;
+      reinterpret_cast<uint4*>(table)[i] = uint4{x, y, x, y};
     }
   }
 
@@ -201,14 +259,14 @@ class Levels {
 
   // `team`: shared memory of the team; `number`: its own, and `member` the warp's in it.
   __device__ Levels(const LevelSplit& f, const Tile& tile, uint32_t table, unsigned char* room,
-                    unsigned char* team, int number, int member, const Power& k_power,
+                    unsigned char* team, int begin, int member, const Power& k_power,
                     const Power& v_power)
       : f_(f),
         tile_(tile),
         room_(room),
         team_(team),
         member_(member),
-        barrier_(1 + number),
+        begin_(begin),
         lane_(threadIdx.x % 32),
         r_(lane_ / 4),
         t_(lane_ % 4),
@@ -229,14 +287,15 @@ class Levels {
         pad_list(shared_of(n) + k_list_at(), f.cache.k_outliers, f.k_slots);
         pad_list(shared_of(n) + v_list_at(), f.cache.v_outliers, f.v_slots);
       }
+    if (f.team_bytes && member_ == 0 && lane_ == 0)
+      for (int n = 0; n < 2; ++n) gate_init(gate(n), f.team * 32), gate_init(read_gate(n), f.team);
     __syncwarp();
   }
 
   __device__ Place place(int tile) const {
     const auto n = static_cast<uint32_t>(tile), each = static_cast<uint32_t>(f_.page_tiles);
     const uint32_t number = f_.page_shift >= 0 ? n >> f_.page_shift : n / each;
-    return {*f_.cache.page_table.at<int32_t>(tile_.row, static_cast<int64_t>(number)),
-            static_cast<int>(n - number * each)};
+    return {pages_[number * f_.cache.page_table.stride[1]], static_cast<int>(n - number * each)};
   }
   __device__ bool there(const Place& at) const {
     return at.id >= 0 && at.id < f_.pool;
@@ -251,17 +310,33 @@ class Levels {
 
   // Keys of tile n and what its team shares; two groups of copies a tile are these and copy_values.
   __device__ void copy_keys(int n, const Place& at) {
-    if (there(at)) {
-      load_bound(at);
-      constexpr int kChunks = kRoom.keys() / 16;
-      const unsigned char* from = source(keys_, f_.k_code, at);
+    copy_own_keys(at), copy_shared(n, at);
+  }
+  __device__ void copy_own_keys(const Place& at) {
+    if (!there(at)) return;
+    load_bound(at);
+    constexpr int kChunks = kRoom.keys() / 16;
+    const unsigned char* from = source(keys_, f_.k_code, at);
 #pragma unroll
-      for (int i = 0; i * 32 < kChunks; ++i)
-        if (kChunks % 32 == 0 || lane_ + 32 * i < kChunks)
-          copy_async(shared_address(room_) + key_chunk(lane_) * 16 + i * 512, from + i * 512, true);
-      if (f_.team_bytes) copy_team(n, at);
+    for (int i = 0; i * 32 < kChunks; ++i)
+      if (kChunks % 32 == 0 || lane_ + 32 * i < kChunks)
+        copy_async(shared_address(room_) + key_chunk(lane_) * 16 + i * 512, from + i * 512, true);
+  }
+  // What a team shares lies in two stages.  A gate tells that all copies of one are there, another
+  // that all warps have read it.
+  __device__ void copy_shared(int n, const Place& at) const {
+    if (f_.team_bytes) {
+      if (n > begin_ + 1) gate_wait(read_gate(n), (turn_of(n) - 1) & 1);
+      if (there(at)) copy_team(n, at);
+      copy_arrive(gate(n));
     }
     copy_commit();
+  }
+  // Tile n has been read.
+  __device__ void leave(int n) const {
+    if (!f_.team_bytes) return;
+    __syncwarp();
+    if (lane_ == 0) gate_arrive(read_gate(n));
   }
   __device__ void copy_values(const Place& at) const {
     if (there(at)) {
@@ -281,19 +356,30 @@ class Levels {
     }
     copy_commit();
   }
-  // All warps of the team wait for keys and for what is shared.
-  __device__ void wait_keys() const {
-    copy_wait<1>();
+  // Keys and what is shared are there.
+  __device__ void wait_keys(int n) const {
+    if (f_.team_bytes)
+      gate_wait(gate(n), turn_of(n) & 1);
+    else
+      copy_wait<1>();
     __syncwarp();
-    if (f_.team_bytes) sync_team(barrier_, f_.team * 32);
   }
 
   // Tile n, whose keys are there; then those of `next` are under way.
   __device__ void step(int n, const Place& next) {
     const int first = n * kTokens, j = first + lane_;
     const bool seen = j >= max(tile_.low, firsts()) && j < tile_.high;
-    Token token{norm_, seen ? range_ : 0.f, seen ? offset_ : 0.f, seen ? range_ : 0.f};
-    const Spots k_spots = f_.k_slots && !Norms ? key_spots(n, seen) : Spots{};
+    const float range = seen ? range_ * v_up_ : 0.f;
+    Token token{norm_, range, seen ? offset_ : 0.f, range};
+    Spots k_spots, v_spots;
+    if (outliers()) {
+      const float by = reciprocal(range);
+      const auto [keys, values] = find(n, seen);
+      k_spots = spots_of(keys, key_.down, [&](uint32_t channel) { return key_spot(channel); });
+      v_spots = spots_of(values, by, [&](uint32_t channel) { return value_spot(channel); });
+      set_keys(k_spots);
+      __syncwarp();
+    }
     float x[2][1][4] = {};
     if (Norms ? !f_.turns : f_.turns && f_.k_slots)
       scores<true>(n, x);
@@ -301,22 +387,22 @@ class Levels {
       scores<false>(n, x);
     __syncwarp();  // keys and their spots are read
     copy_keys(n + 1, next);
-    if (f_.k_slots && !Norms) {
-      clear(k_spots, [&](int channel) { return key_spot(channel); });
+    if (outliers()) {
+      clear(k_spots, [&](uint32_t channel) { return key_spot(channel); });
       __syncwarp();
+      set_values(v_spots, token);
     }
-    const Spots v_spots = f_.v_slots && !Norms ? value_spots(n, seen, token) : Spots{};
     if constexpr (Norms) scale(token.scale, x);
     if (first < low_all_ || first + kTokens > high_all_) mask(first, x);
     softmax_.step(x, o_, factor_);
     copy_wait<1>();
     __syncwarp();  // values and their spots are there
-    if (!Norms && f_.v_slots)
+    if (outliers())
       values<!Norms>(token, x);  // no such instance in format 2
     else
       values<false>(token, x);
     __syncwarp();  // and are read
-    if (f_.v_slots && !Norms) clear(v_spots, [&](int channel) { return value_spot(channel); });
+    if (outliers()) clear(v_spots, [&](uint32_t channel) { return value_spot(channel); });
     copy_values(next);
   }
 
@@ -336,11 +422,13 @@ class Levels {
       const int64_t h = tile_.head * f_.packed + m % f_.packed;
       float* to = f_.out.o_row(split, token, h) + Width / 8 * r_;
       const float by = all == 0 ? 0.f : 1.f / all;
+      const auto number = [&](int w, int half) {
+        return all == 0 ? 0.f : fmaf(o_[w][0][k + 2 * half], grain_, offset) * by;
+      };
 #pragma unroll
-      for (int w = 0; w < kTiles; ++w)
-#pragma unroll
-        for (int half = 0; half < 2; ++half)
-          to[2 * w + half] = all == 0 ? 0.f : fmaf(o_[w][0][k + 2 * half], grain_, offset) * by;
+      for (int w = 0; w < kTiles; w += 2)
+        reinterpret_cast<float4*>(to)[w / 2] = {number(w, 0), number(w, 1), number(w + 1, 0),
+                                                number(w + 1, 1)};
       if (r_ == 0)
         *f_.out.lse_row(split, token, h) = all == 0 ? kLowest : (top + log2f(all)) * kLn2;
     }
@@ -351,14 +439,21 @@ class Levels {
   struct Token {
     float scale, range, offset, far;
   };
-  // Spots that are set: of the first entries, and those that follow.
+  // Spots of the lane's token in this head: addresses, and numbers.
   struct Spots {
-    int at[Room::kAtOnce];
-    const uint32_t* more;
+    uint32_t first;  // entry
+    float by;
+    uint32_t at[Room::kAtOnce];   // of the first ones, or idle_
+    float number[Room::kAtOnce];  // what they lack, times `by`
+    bool more;                    // there are others; set tells of all lanes
+  };
+  struct Found {
+    uint32_t keys, values;  // addresses
   };
 
+  // Lists are there of keys and of values, or of neither.
   __device__ bool outliers() const {
-    return !Norms && (f_.k_slots || f_.v_slots);
+    return !Norms && f_.k_slots;
   }
   __device__ int firsts() const {
     return static_cast<int>(f_.cache.firsts);
@@ -374,7 +469,17 @@ class Levels {
     return bounds() + kRoom.bounds() / 16;
   }
   __device__ unsigned char* shared_of(int n) const {
-    return team_ + n % 2 * f_.team_bytes;
+    return team_ + (n & 1) * f_.team_bytes;
+  }
+  // Of tile n, and which tile of its stage it is.
+  __device__ uint32_t gate(int n) const {
+    return gates_ + (n & 1) * 16;
+  }
+  __device__ uint32_t read_gate(int n) const {
+    return gate(n) + 8;
+  }
+  __device__ uint32_t turn_of(int n) const {
+    return static_cast<uint32_t>(n - begin_) >> 1;
   }
   __device__ int k_list_at() const {
     return f_.turns ? kRoom.turns() : 0;
@@ -393,17 +498,25 @@ class Levels {
       for (int n = static_cast<int>(entries) + lane_ % 8; n < Room::pitch(slots); n += 8)
         reinterpret_cast<uint32_t*>(list)[token * Room::pitch(slots) + n] = kv::kNoEntry;
   }
-  __device__ void copy_list(const View<3>& outliers, const Step& step, int64_t entries, int slots,
-                            const Place& at, uint32_t to) const {
-    if (!slots) return;
-    const uint32_t row = step.tile / kTokens;
-    const int count = static_cast<int>(entries);
-    const unsigned char* from = source(static_cast<const unsigned char*>(outliers.data), step, at);
+  // Half of a list's tokens, eight lanes for each.
+  __device__ void copy_list(const View<3>& list, const Step& step, int count, int slots,
+                            const Place& at, uint32_t to, int half) const {
+    const int token = half * 16 + lane_ / 8, n = lane_ % 8;
+    const uint32_t row = step.tile / kTokens, pitch = Room::pitch(slots) * 4;
+    const unsigned char* from =
+        source(static_cast<const unsigned char*>(list.data), step, at) + token * row + n * 4;
+    to += token * pitch + n * 4;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (n < count) copy_async_4(to + i * 4 * pitch, from + i * 4 * row);
+      if (n + 8 < count) copy_async_4(to + i * 4 * pitch + 32, from + i * 4 * row + 32);
+    }
+    if (count > 16) [[unlikely]]
 #pragma unroll 1
-    for (int token = list_token(); token < kTokens; token += f_.team * 4)
+      for (int more = 64; n * 4 + more < count * 4; more += 32)
 #pragma unroll 1
-      for (int n = lane_ % 8; n < count; n += 8)
-        copy_async_4(to + (token * Room::pitch(slots) + n) * 4, from + token * row + n * 4);
+        for (int i = 0; i < 4; ++i)
+          copy_async_4(to + i * 4 * pitch + more, from + i * 4 * row + more);
   }
 
   __device__ void set_channels(const Power& level) {
@@ -432,6 +545,15 @@ class Levels {
     const kv::Cache& c = f_.cache;
     const int head = tile_.head;
     const auto bytes = [](const void* x) { return static_cast<const unsigned char*>(x); };
+    pages_ = c.page_table.at<int32_t>(tile_.row, 0);
+    const uint32_t team = shared_address(team_);
+    gates_ = kept(team + 2 * f_.team_bytes);
+    if constexpr (!Norms) {
+      k_list_ = kept(team + k_list_at() + lane_ * Room::pitch(f_.k_slots) * 4);
+      v_list_ = kept(team + v_list_at() + lane_ * Room::pitch(f_.v_slots) * 4);
+      idle_ = kept(shared_address(spots()) + kIdle);
+      k_spot_ = kept(key_spot_of(lane_)), v_spot_ = kept(value_spot_of(lane_));
+    }
     keys_ = bytes(c.k_code.at<uint32_t>(0, 0, head)) + lane_ * 16;
     values_ =
         bytes(c.v_code.at<uint32_t>(0, lane_ / kChunks % kTokens, head)) + lane_ % kChunks * kChunk;
@@ -449,39 +571,53 @@ class Levels {
     };
     if constexpr (Norms) {
       norm_ = number(source(norms_of_keys_, f_.k_norm, at));
-      range_ = number(source(bounds_, f_.v_norm, at)) * v_up_;
+      range_ = number(source(bounds_, f_.v_norm, at));
     } else {
       const unsigned char* from = source(bounds_, f_.v_bound, at);
-      offset_ = number(from), range_ = number(from + f_.cache.v_bound.stride[2] * 4) * v_up_;
+      offset_ = number(from), range_ = number(from + f_.cache.v_bound.stride[2] * 4);
     }
   }
   // Of 4 bits: channels of a lane and of t + 2 would have the same banks.
   static __device__ int key_chunk(int n) {
     return Bits == 4 ? n ^ (n >> 3 & 1) : n;
   }
+  // Eight tasks, which the team's warps share out: quarters of cos and sin, halves of lists.
   __device__ void copy_team(int n, const Place& at) const {
     const uint32_t to = shared_address(shared_of(n));
-    if (f_.turns) {
-      const auto* from = reinterpret_cast<const unsigned char*>(f_.turns) +
-                         static_cast<int64_t>(n) * kRoom.turns();
-#pragma unroll 1
-      for (int i = (member_ * 32 + lane_) * 16; i < kRoom.turns(); i += f_.team * 512)
-        copy_async(to + i, from + i, true);
-    }
     const kv::Cache& c = f_.cache;
-    copy_list(c.k_outlier, f_.k_outlier, c.k_outliers, f_.k_slots, at, to + k_list_at());
-    copy_list(c.v_outlier, f_.v_outlier, c.v_outliers, f_.v_slots, at, to + v_list_at());
-  }
-  // The first entry of the lane's token that is of this head or a later one.
-  __device__ const uint32_t* find(const unsigned char* lists, int slots, bool seen) const {
-    const auto* list = reinterpret_cast<const uint32_t*>(lists) + lane_ * Room::pitch(slots);
-    const uint32_t head = tile_.head * Width;
-    const uint32_t* at = list;
-    const auto move = [&](int by) { at += (at[by - 1] & 65535) < head ? by : 0; };
-    for (int by = slots / 2; by > 8; by /= 2) move(by);
+#pragma unroll 1
+    for (int task = member_; task < 8; task += f_.team)
+      if (task < 4) {
+        if (!f_.turns) continue;
+        constexpr int kQuarter = kRoom.turns() / 4;
+        const int mine = task * kQuarter + lane_ * 16;
+        const unsigned char* from = reinterpret_cast<const unsigned char*>(f_.turns) +
+                                    static_cast<int64_t>(n) * kRoom.turns() + mine;
 #pragma unroll
-    for (int by = 8; by; by /= 2) move(by);
-    return seen ? at : list + slots;
+        for (int i = 0; i < kQuarter; i += 512) copy_async(to + mine + i, from + i, true);
+      } else if (outliers()) {
+        const bool keys = task < 6;
+        copy_list(keys ? c.k_outlier : c.v_outlier, keys ? f_.k_outlier : f_.v_outlier,
+                  static_cast<int>(keys ? c.k_outliers : c.v_outliers),
+                  keys ? f_.k_slots : f_.v_slots, at, to + (keys ? k_list_at() : v_list_at()),
+                  task % 2);
+      }
+  }
+  // Of keys and of values, the first entry of the lane's token that is of this head or a later one.
+  __device__ Found find(int n, bool seen) const {
+    const uint32_t head = tile_.head * Width, stage = (n & 1) * f_.team_bytes;
+    const uint32_t keys = k_list_ + stage, values = v_list_ + stage;
+    uint32_t k = keys, v = values;
+    const auto move = [&](uint32_t& at, int by) {
+      at += half_of(at + by * 4 - 4) < head ? by * 4 : 0;
+    };
+#pragma unroll 1
+    for (int by = f_.k_slots / 2; by > 8; by /= 2) move(k, by);
+#pragma unroll 1
+    for (int by = f_.v_slots / 2; by > 8; by /= 2) move(v, by);
+#pragma unroll
+    for (int by = 8; by; by /= 2) move(k, by), move(v, by);
+    return {seen ? k : keys + f_.k_slots * 4, seen ? v : values + f_.v_slots * 4};
   }
   // An entry's channel in this head; others are Width or more.
   __device__ uint32_t channel_of(uint32_t entry) const {
@@ -489,76 +625,87 @@ class Levels {
   }
   // Calls of(channel, lacks) for the entries of this head from `at` on.
   template <class Of>
-  __device__ void walk(const uint32_t* at, const Of& of) const {
+  __device__ void walk(uint32_t at, const Of& of) const {
 #pragma unroll 1
-    for (; channel_of(*at) < Width; ++at) of(channel_of(*at), kv::lacks_of(*at));
+    for (uint32_t entry; channel_of(entry = word_of(at)) < Width; at += 4)
+      of(channel_of(entry), kv::lacks_of(entry));
   }
-  // Sets spot(channel) to number(lacks) for those entries; without branches for the first ones.
-  template <class Spot, class Number>
-  __device__ Spots set(const uint32_t* at, const Spot& spot, const Number& number) const {
-    uint32_t entries[Room::kAtOnce];  // loaded before stores, which may alias them
-#pragma unroll
-    for (int i = 0; i < Room::kAtOnce; ++i) entries[i] = at[i];
+  template <class Spot>
+  __device__ Spots spots_of(uint32_t first, float by, const Spot& spot) const {
     Spots spots;
+    spots.first = first, spots.by = by;
 #pragma unroll
     for (int i = 0; i < Room::kAtOnce; ++i) {
-      const uint32_t channel = channel_of(entries[i]);
-      spots.at[i] = below(channel, Width, spot(channel % Width), kIdle);
-      spot_at(spots.at[i]) = from_float<f16>(number(kv::lacks_of(entries[i])));
+      const uint32_t entry = word_of(first + 4 * i), channel = channel_of(entry);
+      spots.at[i] = below(channel, Width, spot(channel), idle_);
+      spots.number[i] = kv::lacks_of(entry) * by;
     }
-    spots.more = at + Room::kAtOnce;
-    walk(spots.more, [&](int channel, float lacks) {
-      spot_at(spot(channel)) = from_float<f16>(number(lacks));
-    });
+    spots.more = channel_of(half_of(first + 4 * Room::kAtOnce)) < Width;
     return spots;
+  }
+  __device__ void set(Spots& spots) const {
+#pragma unroll
+    for (int i = 0; i < Room::kAtOnce; ++i) set_half(spots.at[i], spots.number[i]);
+    spots.more = __any_sync(~0u, spots.more);
   }
   template <class Spot>
   __device__ void clear(const Spots& spots, const Spot& spot) const {
 #pragma unroll
-    for (int i = 0; i < Room::kAtOnce; ++i) spot_at(spots.at[i]) = f16(0);
-    walk(spots.more, [&](int channel, float) { spot_at(spot(channel)) = f16(0); });
-  }
-  __device__ f16& spot_at(int at) const {
-    return *reinterpret_cast<f16*>(reinterpret_cast<unsigned char*>(spots()) + at);
+    for (int i = 0; i < Room::kAtOnce; ++i) set_half(spots.at[i], 0);
+    if (spots.more) [[unlikely]]
+      walk(spots.first + 4 * Room::kAtOnce,
+           [&](uint32_t channel, float) { set_half(spot(channel), 0); });
   }
   static constexpr int kIdle = kRoom.spots() - 16;
-  // Where products read what the lane's token lacks.
-  __device__ int key_spot(int channel) const {
-    const int j = lane_, block = j % 8 / 2, row = j / 8 * 2 + j % 2;
-    return block / 2 * 512 + row * 64 + block % 2 * 4 + channel / 16 * 1024 + channel / 4 % 4 * 16 +
-           channel / 2 % 2 * 8 + channel % 2 * 2;
+  // Where products read what the lane's token lacks: 16 bytes of lane (r, t) are, from the low
+  // bits, a pair's channel, its channel of two pairs, its block of two.  For keys these bits
+  // follow: the last one of r, t, k, those before of r, the pair of blocks.  Of these, bits of the
+  // channel are runs.
+  static constexpr int kKeyRow = Width * 8;  // of r / 2
+  __device__ uint32_t key_spot_of(int j) const {
+    const int block = j % 8 / 2, row = j / 8 * 2 + j % 2;
+    return shared_address(spots()) + block % 2 * 8 + row % 2 * 16 + row / 2 * kKeyRow +
+           block / 2 * 4 * kKeyRow;
   }
-  __device__ int value_spot(int channel) const {
-    const int j = lane_, row = channel / (Width / 8), i = channel % (Width / 8);
-    return j % 8 / 4 * 512 + j / 8 * 16 + j % 4 / 2 * 8 + j % 2 * 2 + i / 2 * 1024 + row * 64 +
-           i % 2 * 4;
+  __device__ uint32_t value_spot_of(int j) const {
+    return shared_address(spots()) + j % 8 / 4 * 512 + j / 8 * 16 + j % 4 / 2 * 8 + j % 2 * 2;
   }
-  __device__ Spots key_spots(int n, bool seen) const {
-    const uint32_t* from = find(shared_of(n) + k_list_at(), f_.k_slots, seen);
-    const Spots spots = set(
-        from, [&](int channel) { return key_spot(channel); },
-        [&](float lacks) { return lacks * key_.down; });
-    __syncwarp();
-    return spots;
+  __device__ uint32_t key_spot(uint32_t channel) const {
+    return k_spot_ + ((channel << 1 & 6) | (channel << 3 & (Width * 8 - 32)));
+  }
+  __device__ uint32_t value_spot(uint32_t channel) const {
+    constexpr uint32_t kEach = Width / 8;
+    return v_spot_ + ((channel % kEach / 2 << 10) | (channel / kEach << 6 | channel % 2 << 2));
+  }
+  __device__ void set_keys(Spots& spots) const {
+    set(spots);
+    if (spots.more) [[unlikely]]
+      walk(spots.first + 4 * Room::kAtOnce,
+           [&](uint32_t channel, float lacks) { set_half(key_spot(channel), lacks * spots.by); });
+  }
+  __device__ void set_values(Spots& spots, Token& token) const {
+    set(spots);
+    bool far = false;
+#pragma unroll
+    for (int i = 0; i < Room::kAtOnce; ++i)
+      far |= !(fabsf(spots.number[i]) <= kLarge);  // perhaps of another head
+    if (__any_sync(~0u, far) || spots.more) [[unlikely]]
+      set_rest(spots, far, token);
   }
   // Gives the token a number to be multiplied by, where its range is too small for what it lacks.
-  __device__ Spots value_spots(int n, bool seen, Token& token) const {
-    const uint32_t* from = find(shared_of(n) + v_list_at(), f_.v_slots, seen);
-    const float by = 1.f / token.range;
-    bool far = false;
-    const auto spot = [&](int channel) { return value_spot(channel); };
-    const Spots spots = set(from, spot, [&](float lacks) {
-      far |= !(fabsf(lacks * by) <= kLarge);  // perhaps of another head
-      return lacks * by;
+  __device__ void set_rest(const Spots& spots, bool far, Token& token) const {
+    walk(spots.first + 4 * Room::kAtOnce, [&](uint32_t channel, float lacks) {
+      const float number = lacks * spots.by;
+      far |= !(fabsf(number) <= kLarge);
+      set_half(value_spot(channel), number);
     });
-    if (!far) return spots;
+    if (!far) return;
     float large = kFactorLeast;
-    walk(from, [&](int, float lacks) { large = fmaxf(large, fminf(fabsf(lacks), kLarge * 4)); });
+    walk(spots.first,
+         [&](uint32_t, float lacks) { large = fmaxf(large, fminf(fabsf(lacks), kLarge * 4)); });
     token.far = fmaxf(large / kLarge, fabsf(token.range));
-    walk(from, [&](int channel, float lacks) {
-      spot_at(spot(channel)) = from_float<f16>(lacks / token.far);
-    });
-    return spots;
+    walk(spots.first,
+         [&](uint32_t channel, float lacks) { set_half(value_spot(channel), lacks / token.far); });
   }
 
   // The tokens of row r that block n of scores has.
@@ -607,9 +754,10 @@ class Levels {
       if (Usual || f_.k_slots)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          const uint4 lacks = spots()[(2 * k + i) * 32 + lane_];
-          a[i][0] = add_pairs(a[i][0], lacks.x), a[i][1] = add_pairs(a[i][1], lacks.y);
-          a[i][2] = add_pairs(a[i][2], lacks.z), a[i][3] = add_pairs(a[i][3], lacks.w);
+          const uint4 lacks =
+              spots()[k * 8 + i * (kKeyRow / 4) + r_ / 2 * (kKeyRow / 16) + t_ * 2 + r_ % 2];
+          a[i][0] = add_pairs(a[i][0], lacks.x), a[i][1] = add_pairs(a[i][1], lacks.z);
+          a[i][2] = add_pairs(a[i][2], lacks.y), a[i][3] = add_pairs(a[i][3], lacks.w);
         }
     }
   }
@@ -839,15 +987,20 @@ class Levels {
   const LevelSplit& f_;
   const Tile& tile_;
   unsigned char *const room_, *const team_;
-  const int member_, barrier_;
+  const int member_, begin_;  // the first tile
   const int lane_, r_, t_;
   const Table<Bits> table_;
   const float v_up_;
+  const int32_t* pages_;
+  uint32_t gates_;
+  uint32_t k_list_, v_list_;         // of the lane's token, of even tiles
+  uint32_t k_spot_, v_spot_, idle_;  // parts of its spots' places; where none is read
   const unsigned char *keys_, *values_, *bounds_, *norms_of_keys_;
   Power key_;
   uint32_t q_[kTiles][1][2];
-  float norm_ = 1, range_ = 0, offset_ = 0;  // of the lane's token of the tile under way
-  float o_[kTiles + !Norms][1][4] = {};      // in format 1 the last: sums of offsets
+  // Of the lane's token of the tile under way, as they are in the cache: none waits for a load.
+  float norm_ = 1, range_ = 0, offset_ = 0;
+  float o_[kTiles + !Norms][1][4] = {};  // in format 1 the last: sums of offsets
   float factor_[1][2], grain_ = 0;
   Softmax<1> softmax_;
   int low_all_, high_all_;  // what all rows see
@@ -859,44 +1012,54 @@ __global__ void __launch_bounds__(warps_most(Norms) * 32, 1)
     levels_kernel(const __grid_constant__ LevelSplit f) {
   constexpr Room kRoom{Bits, Width};
   extern __shared__ __align__(128) unsigned char shared[];
-  pdl_wait();
-  pdl_trigger();
-  const Power k_power = power_of_levels(f.cache.k_level, 1 << Bits);
-  const Power v_power = power_of_levels(f.cache.v_level, 1 << Bits);
-  Table<Bits>::fill(f.cache.k_level, k_power.down, shared);
-  Table<Bits>::fill(f.cache.v_level, v_power.down, shared + 128);
-  __syncthreads();
+  // turns_kernel has waited for what is before it: only its own work is waited for, later.
+  if (!f.turns) pdl_wait();
+  LaneLevel level(f.cache, 1 << Bits);
   const int warps = blockDim.x / 32, warp = threadIdx.x / 32;
   const int64_t w = blockIdx.x * int64_t{warps} + warp;
-  if (w >= f.items) return;
   const int64_t rest = w / f.a.g, item = rest / f.splits, sequence = item / f.row_tiles;
   const int split = static_cast<int>(rest - item * f.splits);
   const int first = static_cast<int>(item - sequence * f.row_tiles) * kRows;
-  const Tile tile =
-      tile_of(f.a, f.cache, f.packed, sequence, static_cast<int>(w - rest * f.a.g), first, kRows);
-  if (first >= tile.rows) return;
+  Tile tile;
+  tile.rows = 0;
+  if (w < f.items)
+    tile =
+        tile_of(f.a, f.cache, f.packed, sequence, static_cast<int>(w - rest * f.a.g), first, kRows);
+  level.find_powers();
+  // What all warps of the block do once.
+  const auto begin = [&] {
+    Table<Bits>::fill(level, shared);
+    sync_team(0, blockDim.x);
+    if (f.turns) pdl_wait();
+    pdl_trigger();
+  };
+  if (first >= tile.rows) return begin();
   const int low = tile.low / kTokens, end = (tile.high + kTokens - 1) / kTokens;
   const SplitRange range = split_range(max(end - low, 0), f.splits, split);
   const int last = low + static_cast<int>(range.end);
   unsigned char* rooms = shared + kRoom.table();
-  Levels<Bits, Width, Norms> mine(f, tile, shared_address(shared), rooms + warp * f.warp_bytes,
-                                  rooms + warps * f.warp_bytes + warp / f.team * 2 * f.team_bytes,
-                                  warp / f.team, warp % f.team, k_power, v_power);
+  Levels<Bits, Width, Norms> mine(
+      f, tile, shared_address(shared), rooms + warp * f.warp_bytes,
+      rooms + warps * f.warp_bytes + warp / f.team * (2 * f.team_bytes + Room::kGates),
+      low + static_cast<int>(range.begin), warp % f.team, level.keys, level.values);
   using Place = typename Levels<Bits, Width, Norms>::Place;
   const auto ask = [&](int n) { return n < last ? mine.place(n) : Place{-1, 0}; };
   int n = low + static_cast<int>(range.begin);
   Place at = ask(n), next = ask(n + 1);
   for (int of = n; of < last && of * kTokens < f.cache.firsts; ++of)
     if (mine.there(mine.place(of))) mine.add_firsts(of);
-  mine.copy_keys(n, at), mine.copy_values(at);
+  mine.copy_own_keys(at);
+  begin();
+  mine.copy_shared(n, at), mine.copy_values(at);
 #pragma unroll 1
   for (; n < last; ++n) {
     const Place after = ask(n + 2);
-    mine.wait_keys();
+    mine.wait_keys(n);
     if (mine.there(at))
       mine.step(n, next);
     else
       mine.copy_keys(n + 1, next), mine.copy_values(next);
+    mine.leave(n);
     at = next, next = after;
   }
   copy_wait<0>();

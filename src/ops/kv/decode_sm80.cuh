@@ -524,11 +524,13 @@ __device__ void save(const Sums& mine, float* to, float* top, float* total) {
 template <int Width, int Columns>
 __device__ void merge(const KvSplit& f, const Tile& tile, int split, const float* sums,
                       const float* top, const float* total) {
-  constexpr int kPitch = Width + 8, kRows = 8 * Columns;
-  for (int i = threadIdx.x; i < kRows * Width; i += kWarps * 32) {
-    const int row = i / Width, c = i % Width, m = tile.first + row;
+  constexpr int kPitch = Width + 8, kRows = 8 * Columns, kFours = Width / 4;
+#pragma unroll 2
+  for (int i = threadIdx.x; i < kRows * kFours; i += kWarps * 32) {
+    const int row = i / kFours, c = i % kFours * 4, m = tile.first + row;
     if (m >= tile.rows) break;
-    float most = kLowest, all = 0, o = 0;
+    float most = kLowest, all = 0;
+    float4 o = {};
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) most = fmaxf(most, top[w * kRows + row]);
     const float base = most == kLowest ? 0.f : most;
@@ -536,12 +538,18 @@ __device__ void merge(const KvSplit& f, const Tile& tile, int split, const float
     for (int w = 0; w < kWarps; ++w) {
       const float by = exp2f(top[w * kRows + row] - base);
       const float* from = sums + (w * kRows + row) * kPitch;
+      const float4 x = *reinterpret_cast<const float4*>(from + c);
+      const float zero = from[Width + c / kTokens];
       all += total[w * kRows + row] * by;
-      o += (from[c] + from[Width + c / kTokens]) * by;
+      o.x += (x.x + zero) * by, o.y += (x.y + zero) * by;
+      o.z += (x.z + zero) * by, o.w += (x.w + zero) * by;
     }
+    const float one = all == 0 ? 0.f : 1.f / all;
+    if (all == 0) o = {};
+    o.x *= one, o.y *= one, o.z *= one, o.w *= one;
     const int64_t token = tile.q.batch * f.a.s + tile.q.row_begin + m / f.packed;
     const int64_t h = tile.head * f.packed + m % f.packed;
-    f.out.o_row(split, token, h)[c] = all == 0 ? 0.f : o / all;
+    *reinterpret_cast<float4*>(f.out.o_row(split, token, h) + c) = o;
     if (c == 0) *f.out.lse_row(split, token, h) = all == 0 ? kLowest : (base + log2f(all)) * kLn2;
   }
 }
