@@ -8,8 +8,12 @@
 //   copies are those of attend_sm90.cuh (feed_sm90.cuh): a work item is 64 x Groups rows of one
 //   sequence and head, a warpgroup 64 of them, a warp 16.  K and V take turns in one ring.  A work
 //   item without keys has one tile of each, of which nobody reads. Shared memory and barriers:
-//   Shared90, and the sums behind it.  Named barrier 1 + n is warpgroup n's own: it guards the
-//   values that were zeroed.
+//   Shared90, and the sums behind it.  Named barriers:
+//
+//   | named barrier | who arrives                  | who waits   | what it guards                 |
+//   | 1 + n         | warpgroup n                  | the same    | the values that were zeroed    |
+//   | kTurn + n     | the warpgroup before n       | warpgroup n | its turn to take exponentials  |
+//
 // v of i8, whose products are summed in int32, has a consumer of its own: ops/quant/
 // forward_integer_sm90.cuh.
 // FlashAttention-3 (2407.08608), SageAttention2 (2411.10958).
@@ -166,7 +170,7 @@ struct LiftedSoftmax {
 
   template <int N, int Parts>
   __device__ void weigh(ScoreTile<FOVEA_E4M3, N>& tile, float (&alpha)[2],
-                        const float (&factor)[Parts]) {
+                        const float (&factor)[Parts], auto) {
     float(&x)[N][4] = tile.x[0];
     constexpr int each = N / Parts;
     // Both rows together at every stage: their chains hide one another's latency.
@@ -205,9 +209,10 @@ struct LiftedSoftmax {
   }
 
   // The same of int32 sums, their maxima taken three at a time.
+  // turn() follows the maxima.
   template <int N, int Parts>
   __device__ void weigh(ScoreTile<FOVEA_I8, N>& tile, float (&alpha)[2],
-                        const float (&factor)[Parts]) {
+                        const float (&factor)[Parts], auto turn) {
     using Tile = ScoreTile<FOVEA_I8, N>;
     const int32_t(&sums)[N][4] = tile.sums[0];
     float(&x)[N][4] = tile.x[0];
@@ -236,12 +241,17 @@ struct LiftedSoftmax {
 #pragma unroll
     for (int j = 0; j < N; ++j)
 #pragma unroll
+      for (int c = 0; c < 4; ++c)
+        x[j][c] = fmaf(Tile::to_float(sums[j][c]), factor[j / each], -base[c / 2]);
+    sm90::pin(x);
+    turn();
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+#pragma unroll
       for (int half = 0; half < 2; ++half) {
         float pair[2];
 #pragma unroll
-        for (int c = 0; c < 2; ++c)
-          pair[c] =
-              exp2_fast(fmaf(Tile::to_float(sums[j][2 * half + c]), factor[j / each], -base[half]));
+        for (int c = 0; c < 2; ++c) pair[c] = exp2_fast(x[j][2 * half + c]);
         x[j][2 * half] = pair[0], x[j][2 * half + 1] = pair[1];
         sum[half] += pair[0] + pair[1];
       }
@@ -323,8 +333,19 @@ struct CodeConsumer90 {
   KeyState at = {};
 
  protected:
+  // Ping-pong: warpgroups take the exponentials of a step by turns, so that one's run beside the
+  // products and maxima of the other.  All of them take as many steps of a work item.
+  static constexpr bool kPingPong = Shape::Groups == 2 && Dtype == FOVEA_I8;
+  static constexpr int kTurn = 1 + Shape::Groups;  // the first of its named barriers
+  __device__ __forceinline__ void take_turn() const {
+    if constexpr (kPingPong) sm90::named_barrier_sync(kTurn + group, 256);
+  }
+  __device__ __forceinline__ void pass_turn() const {
+    if constexpr (kPingPong) sm90::named_barrier_arrive(kTurn + (group + 1) % Shape::Groups, 256);
+  }
   // consume(work) of each work item of the block.
   __device__ __forceinline__ void each_item(auto consume) {
+    if (group == Shape::Groups - 1) pass_turn();
     for (;; slot.next(), q_at.next()) {
       shared.q_pipe().wait(q_at);
       const Slot& work = shared.work(slot);
@@ -411,7 +432,7 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
     const auto weigh = [&](int n) {
       if (blocks) factor.find();
       hide(work, n, row, n < full_begin || n >= full_end, absent, x);
-      state.weigh(x, alpha, factor.of);
+      state.weigh(x, alpha, factor.of, [&] { this->take_turn(); });
     };
     // Of pages: the scales of step n, whose K is next.  It waits for no stage that is still held.
     const auto load_ahead = [&](int n) {
@@ -441,6 +462,7 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
       // second product, but not above a branch: this barrier was passed before.
       sm90::pin(x.x[0]);
       shared.key_pipe().wait(v);
+      this->pass_turn();  // nor is an exponential moved below one
       sm90::wait<0>();
       sm90::pin(o);
       shared.key_pipe().release(v);
@@ -469,6 +491,7 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
       if (!blocks) factor.find();
       load_ahead(last - 1);
       weigh(last);
+      this->pass_turn();
       sm90::pack_codes(p, x.x[0]);
       if constexpr (!Keys::listed) clear_last(work, last, first < last);
       bool accumulate = false;
