@@ -75,7 +75,7 @@ struct ScoreTile {
   static constexpr float hidden = kNegativeInfinity;
 };
 // An int32 below 2^22 plus kMagic are the bits of the float 1.5 * 2^23 + x, and `hidden` plus
-// kMagic those of -inf.  An instruction that converts runs at half that rate.
+// kMagic those of -inf, which a conversion does not make.
 template <int N>
 struct ScoreTile<FOVEA_I8, N> {
   float x[1][N][4];
@@ -85,6 +85,14 @@ struct ScoreTile<FOVEA_I8, N> {
                            hidden = static_cast<int32_t>(0xff800000u - 0x4b400000u);
   static constexpr float kOffset = 12582912;
   __device__ static float to_float(int32_t sum) { return __int_as_float(sum + kMagic) - kOffset; }
+  // Of sums that were converted.
+  __device__ static void hide(float (&x)[N][4]) {
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        if (x[j][c] == static_cast<float>(hidden)) x[j][c] = kNegativeInfinity;
+  }
 };
 
 // Where every 64 keys of a step begin: neighbours, or blocks of a list.
@@ -170,7 +178,7 @@ struct LiftedSoftmax {
 
   template <int N, int Parts>
   __device__ void weigh(ScoreTile<FOVEA_E4M3, N>& tile, float (&alpha)[2],
-                        const float (&factor)[Parts], auto) {
+                        const float (&factor)[Parts], bool, auto) {
     float(&x)[N][4] = tile.x[0];
     constexpr int each = N / Parts;
     // Both rows together at every stage: their chains hide one another's latency.
@@ -209,10 +217,10 @@ struct LiftedSoftmax {
   }
 
   // The same of int32 sums, their maxima taken three at a time.
-  // turn() follows the maxima.
+  // turn() follows the maxima.  partly: some are hidden.
   template <int N, int Parts>
   __device__ void weigh(ScoreTile<FOVEA_I8, N>& tile, float (&alpha)[2],
-                        const float (&factor)[Parts], auto turn) {
+                        const float (&factor)[Parts], bool partly, auto turn) {
     using Tile = ScoreTile<FOVEA_I8, N>;
     const int32_t(&sums)[N][4] = tile.sums[0];
     float(&x)[N][4] = tile.x[0];
@@ -241,8 +249,12 @@ struct LiftedSoftmax {
 #pragma unroll
     for (int j = 0; j < N; ++j)
 #pragma unroll
-      for (int c = 0; c < 4; ++c)
-        x[j][c] = fmaf(Tile::to_float(sums[j][c]), factor[j / each], -base[c / 2]);
+      for (int c = 0; c < 4; ++c) x[j][c] = static_cast<float>(sums[j][c]);
+    if (partly) Tile::hide(x);
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) x[j][c] = fmaf(x[j][c], factor[j / each], -base[c / 2]);
     sm90::pin(x);
     turn();
 #pragma unroll
@@ -431,8 +443,9 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
     uint32_t absent = 0;  // the tile's parts without a page
     const auto weigh = [&](int n) {
       if (blocks) factor.find();
-      hide(work, n, row, n < full_begin || n >= full_end, absent, x);
-      state.weigh(x, alpha, factor.of, [&] { this->take_turn(); });
+      const bool partly = n < full_begin || n >= full_end;
+      hide(work, n, row, partly, absent, x);
+      state.weigh(x, alpha, factor.of, partly || absent, [&] { this->take_turn(); });
     };
     // Of pages: the scales of step n, whose K is next.  It waits for no stage that is still held.
     const auto load_ahead = [&](int n) {
