@@ -367,9 +367,10 @@ struct CodeConsumer90 {
       shared.tile_pipe().release(slot);
     }
   }
-  // Begins x = Q K' of the K in stage `k`.
+  // Begins x = Q K' of the K in stage `k`, which may have been waited for.
+  template <bool Waits = true>
   __device__ __forceinline__ void scores(ScoreTile<Dtype, BN / 8>& x, KeyState k) const {
-    shared.key_pipe().wait(k);
+    if constexpr (Waits) shared.key_pipe().wait(k);
     sm90::fence();
     sm90::byte_product<Dtype, D, TileQ, TileK>(x.products()[0], q_rows,
                                                TileK::descriptor(shared.keys(k)));
@@ -406,6 +407,8 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
   using Base::kPaged, Base::kRuns;
   using typename Base::TileV, typename Base::Slot, typename Base::KeyState;
   static_assert(!kPaged || Shape::Stages >= 4);  // load_ahead: the next K waits for nothing here
+  // The next stage is waited for beside the packing of codes, not before the next product.
+  static constexpr bool kWaitsAhead = Dtype == FOVEA_I8;
   static constexpr int Run = Shape::Run;
   static constexpr ByteLayout90<Shape, Source> layout = ByteLayout90<Shape, Source>();
   static_assert(layout.bytes <= Shape::shared_bytes);
@@ -456,7 +459,7 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
       KeyState v = at;
       v.next();
       clear_ends(work, n + 1, v);
-      this->scores(x, at);
+      this->template scores<!kWaitsAhead>(x, at);
       values(v, accumulate);
       if constexpr (kPaged) absent = absent_of(at);
       if constexpr (blocks && kPaged)
@@ -485,6 +488,7 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
 #pragma unroll
         for (int c = 0; c < 4; ++c) o[j][c] *= alpha[c / 2];
       behind[0] *= alpha[0], behind[1] *= alpha[1];
+      if constexpr (kWaitsAhead) shared.key_pipe().wait(at);
     };
 
 #pragma unroll
@@ -507,6 +511,7 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
       this->pass_turn();
       sm90::pack_codes(p, x.x[0]);
       if constexpr (!Keys::listed) clear_last(work, last, first < last);
+      if constexpr (kWaitsAhead) shared.key_pipe().wait(at);
       bool accumulate = false;
       for (int n = last - 1;; accumulate = false) {
         const int stop = max(first, n - Run + 1);
