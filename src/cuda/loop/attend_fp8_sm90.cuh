@@ -8,8 +8,12 @@
 //   copies are those of attend_sm90.cuh (feed_sm90.cuh): a work item is 64 x Groups rows of one
 //   sequence and head, a warpgroup 64 of them, a warp 16.  K and V take turns in one ring.  A work
 //   item without keys has one tile of each, of which nobody reads. Shared memory and barriers:
-//   Shared90, and the sums behind it.  Named barrier 1 + n is warpgroup n's own: it guards the
-//   values that were zeroed.
+//   Shared90, and the sums behind it.  Named barriers:
+//
+//   | named barrier | who arrives                  | who waits   | what it guards                 |
+//   | 1 + n         | warpgroup n                  | the same    | the values that were zeroed    |
+//   | kTurn + n     | the warpgroup before n       | warpgroup n | its turn to take exponentials  |
+//
 // v of i8, whose products are summed in int32, has a consumer of its own: ops/quant/
 // forward_integer_sm90.cuh.
 // FlashAttention-3 (2407.08608), SageAttention2 (2411.10958).
@@ -71,7 +75,7 @@ struct ScoreTile {
   static constexpr float hidden = kNegativeInfinity;
 };
 // An int32 below 2^22 plus kMagic are the bits of the float 1.5 * 2^23 + x, and `hidden` plus
-// kMagic those of -inf.  An instruction that converts runs at half that rate.
+// kMagic those of -inf, which a conversion does not make.
 template <int N>
 struct ScoreTile<FOVEA_I8, N> {
   float x[1][N][4];
@@ -81,6 +85,14 @@ struct ScoreTile<FOVEA_I8, N> {
                            hidden = static_cast<int32_t>(0xff800000u - 0x4b400000u);
   static constexpr float kOffset = 12582912;
   __device__ static float to_float(int32_t sum) { return __int_as_float(sum + kMagic) - kOffset; }
+  // Of sums that were converted.
+  __device__ static void hide(float (&x)[N][4]) {
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        if (x[j][c] == static_cast<float>(hidden)) x[j][c] = kNegativeInfinity;
+  }
 };
 
 // Where every 64 keys of a step begin: neighbours, or blocks of a list.
@@ -166,7 +178,7 @@ struct LiftedSoftmax {
 
   template <int N, int Parts>
   __device__ void weigh(ScoreTile<FOVEA_E4M3, N>& tile, float (&alpha)[2],
-                        const float (&factor)[Parts]) {
+                        const float (&factor)[Parts], bool, auto) {
     float(&x)[N][4] = tile.x[0];
     constexpr int each = N / Parts;
     // Both rows together at every stage: their chains hide one another's latency.
@@ -205,9 +217,10 @@ struct LiftedSoftmax {
   }
 
   // The same of int32 sums, their maxima taken three at a time.
+  // turn() follows the maxima.  partly: some are hidden.
   template <int N, int Parts>
   __device__ void weigh(ScoreTile<FOVEA_I8, N>& tile, float (&alpha)[2],
-                        const float (&factor)[Parts]) {
+                        const float (&factor)[Parts], bool partly, auto turn) {
     using Tile = ScoreTile<FOVEA_I8, N>;
     const int32_t(&sums)[N][4] = tile.sums[0];
     float(&x)[N][4] = tile.x[0];
@@ -236,12 +249,21 @@ struct LiftedSoftmax {
 #pragma unroll
     for (int j = 0; j < N; ++j)
 #pragma unroll
+      for (int c = 0; c < 4; ++c) x[j][c] = static_cast<float>(sums[j][c]);
+    if (partly) Tile::hide(x);
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) x[j][c] = fmaf(x[j][c], factor[j / each], -base[c / 2]);
+    sm90::pin(x);
+    turn();
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+#pragma unroll
       for (int half = 0; half < 2; ++half) {
         float pair[2];
 #pragma unroll
-        for (int c = 0; c < 2; ++c)
-          pair[c] =
-              exp2_fast(fmaf(Tile::to_float(sums[j][2 * half + c]), factor[j / each], -base[half]));
+        for (int c = 0; c < 2; ++c) pair[c] = exp2_fast(x[j][2 * half + c]);
         x[j][2 * half] = pair[0], x[j][2 * half + 1] = pair[1];
         sum[half] += pair[0] + pair[1];
       }
@@ -323,8 +345,19 @@ struct CodeConsumer90 {
   KeyState at = {};
 
  protected:
+  // Ping-pong: warpgroups take the exponentials of a step by turns, so that one's run beside the
+  // products and maxima of the other.  All of them take as many steps of a work item.
+  static constexpr bool kPingPong = Shape::Groups == 2 && Dtype == FOVEA_I8;
+  static constexpr int kTurn = 1 + Shape::Groups;  // the first of its named barriers
+  __device__ __forceinline__ void take_turn() const {
+    if constexpr (kPingPong) sm90::named_barrier_sync(kTurn + group, 256);
+  }
+  __device__ __forceinline__ void pass_turn() const {
+    if constexpr (kPingPong) sm90::named_barrier_arrive(kTurn + (group + 1) % Shape::Groups, 256);
+  }
   // consume(work) of each work item of the block.
   __device__ __forceinline__ void each_item(auto consume) {
+    if (group == Shape::Groups - 1) pass_turn();
     for (;; slot.next(), q_at.next()) {
       shared.q_pipe().wait(q_at);
       const Slot& work = shared.work(slot);
@@ -334,9 +367,10 @@ struct CodeConsumer90 {
       shared.tile_pipe().release(slot);
     }
   }
-  // Begins x = Q K' of the K in stage `k`.
+  // Begins x = Q K' of the K in stage `k`, which may have been waited for.
+  template <bool Waits = true>
   __device__ __forceinline__ void scores(ScoreTile<Dtype, BN / 8>& x, KeyState k) const {
-    shared.key_pipe().wait(k);
+    if constexpr (Waits) shared.key_pipe().wait(k);
     sm90::fence();
     sm90::byte_product<Dtype, D, TileQ, TileK>(x.products()[0], q_rows,
                                                TileK::descriptor(shared.keys(k)));
@@ -373,6 +407,8 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
   using Base::kPaged, Base::kRuns;
   using typename Base::TileV, typename Base::Slot, typename Base::KeyState;
   static_assert(!kPaged || Shape::Stages >= 4);  // load_ahead: the next K waits for nothing here
+  // The next stage is waited for beside the packing of codes, not before the next product.
+  static constexpr bool kWaitsAhead = Dtype == FOVEA_I8;
   static constexpr int Run = Shape::Run;
   static constexpr ByteLayout90<Shape, Source> layout = ByteLayout90<Shape, Source>();
   static_assert(layout.bytes <= Shape::shared_bytes);
@@ -410,8 +446,9 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
     uint32_t absent = 0;  // the tile's parts without a page
     const auto weigh = [&](int n) {
       if (blocks) factor.find();
-      hide(work, n, row, n < full_begin || n >= full_end, absent, x);
-      state.weigh(x, alpha, factor.of);
+      const bool partly = n < full_begin || n >= full_end;
+      hide(work, n, row, partly, absent, x);
+      state.weigh(x, alpha, factor.of, partly || absent, [&] { this->take_turn(); });
     };
     // Of pages: the scales of step n, whose K is next.  It waits for no stage that is still held.
     const auto load_ahead = [&](int n) {
@@ -422,7 +459,7 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
       KeyState v = at;
       v.next();
       clear_ends(work, n + 1, v);
-      this->scores(x, at);
+      this->template scores<!kWaitsAhead>(x, at);
       values(v, accumulate);
       if constexpr (kPaged) absent = absent_of(at);
       if constexpr (blocks && kPaged)
@@ -441,6 +478,7 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
       // second product, but not above a branch: this barrier was passed before.
       sm90::pin(x.x[0]);
       shared.key_pipe().wait(v);
+      this->pass_turn();  // nor is an exponential moved below one
       sm90::wait<0>();
       sm90::pin(o);
       shared.key_pipe().release(v);
@@ -450,6 +488,7 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
 #pragma unroll
         for (int c = 0; c < 4; ++c) o[j][c] *= alpha[c / 2];
       behind[0] *= alpha[0], behind[1] *= alpha[1];
+      if constexpr (kWaitsAhead) shared.key_pipe().wait(at);
     };
 
 #pragma unroll
@@ -469,8 +508,10 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
       if (!blocks) factor.find();
       load_ahead(last - 1);
       weigh(last);
+      this->pass_turn();
       sm90::pack_codes(p, x.x[0]);
       if constexpr (!Keys::listed) clear_last(work, last, first < last);
+      if constexpr (kWaitsAhead) shared.key_pipe().wait(at);
       bool accumulate = false;
       for (int n = last - 1;; accumulate = false) {
         const int stop = max(first, n - Run + 1);

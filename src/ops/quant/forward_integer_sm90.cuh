@@ -259,11 +259,13 @@ struct IntegerConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
     const auto step = [&](int n) {
       KeyState v = at;
       v.next();
+      this->take_turn();
       products.scores(x.sums[0], at);
       k_scale = __shfl_sync(~0u, k_scales, n - 1);
       weigh();
       v_scale = __shfl_sync(~0u, v_scales, n - 1);
       shared.key_pipe().wait(v);
+      this->pass_turn();
       products.values(sums, p, v);
       sm90::wait<1>();
       sm90::pin(x.sums[0]);
