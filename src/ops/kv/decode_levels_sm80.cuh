@@ -84,7 +84,7 @@ struct Room {
   constexpr int keys() const { return width * bits * 4; }
   constexpr int values() const { return kTokens * row() + 4 * kPad; }
   constexpr int bounds() const { return width * 4; }
-  constexpr int spots() const { return width * kTokens * 2 + 16; }  // the last lie idle
+  constexpr int spots() const { return width * kTokens * 2 + 64; }  // the last, of a lane each, idle
   // Of a team, of a tile.
   constexpr int turns() const { return width * kTokens * 2; }
   static constexpr int list(int slots) { return slots ? kTokens * pitch(slots) * 4 : 0; }
@@ -551,7 +551,7 @@ class Levels {
     if constexpr (!Norms) {
       k_list_ = kept(team + k_list_at() + lane_ * Room::pitch(f_.k_slots) * 4);
       v_list_ = kept(team + v_list_at() + lane_ * Room::pitch(f_.v_slots) * 4);
-      idle_ = kept(shared_address(spots()) + kIdle);
+      idle_ = kept(shared_address(spots()) + kIdle + 2 * lane_);
       k_spot_ = kept(key_spot_of(lane_)), v_spot_ = kept(value_spot_of(lane_));
     }
     keys_ = bytes(c.k_code.at<uint32_t>(0, 0, head)) + lane_ * 16;
@@ -656,7 +656,7 @@ class Levels {
       walk(spots.first + 4 * Room::kAtOnce,
            [&](uint32_t channel, float) { set_half(spot(channel), 0); });
   }
-  static constexpr int kIdle = kRoom.spots() - 16;
+  static constexpr int kIdle = kRoom.spots() - 64;
   // Where products read what the lane's token lacks: 16 bytes of lane (r, t) are, from the low
   // bits, a pair's channel, its channel of two pairs, its block of two.  For keys these bits
   // follow: the last one of r, t, k, those before of r, the pair of blocks.  Of these, bits of the
