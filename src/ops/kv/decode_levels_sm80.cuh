@@ -84,7 +84,7 @@ struct Room {
   constexpr int keys() const { return width * bits * 4; }
   constexpr int values() const { return kTokens * row() + 4 * kPad; }
   constexpr int bounds() const { return width * 4; }
-  constexpr int spots() const { return width * kTokens * 2 + 64; }  // the last, of a lane each, idle
+  constexpr int spots() const { return width * kTokens * 2 + 64; }  // a lane has an idle one
   // Of a team, of a tile.
   constexpr int turns() const { return width * kTokens * 2; }
   static constexpr int list(int slots) { return slots ? kTokens * pitch(slots) * 4 : 0; }
