@@ -9,7 +9,7 @@ FAMILIES = {  # what is as usual and therefore no part of a label
     " unless a row says otherwise",
     "decode": "one query row a sequence over a cache: bf16, D128, 32 query heads on 8 key heads,"
     " unless a row says otherwise",
-    "quant": "e4m3: batch x length = 16k tokens, heads x D = 2048; the peer reads bf16",
+    "quant": "8-bit codes made beforehand: batch x length = 16k tokens, heads x D = 2048; the peer reads bf16",
     "kl": "distillation losses: bf16, batch 1, 16 heads unless a row says otherwise;"
     " the peer keeps every s x t array",
     "conv": "convolutional and multi-token attention: bf16, batch 1, 16 heads (host: 8),"
@@ -20,12 +20,13 @@ FAMILIES = {  # what is as usual and therefore no part of a label
     "project": "the products of compact attention: bf16, 128 heads unless a row says otherwise",
     "ranks": "one text over several GPUs: bf16, D128, batch 1; times are the slowest rank's",
     "own": "fovea beside fovea without the feature, or beside a bound of other work",
+    "own-codes": "codes of 8 bits and fewer beside our own 16 bits, copies or products of as much work: D128 unless a row says otherwise",
     "own-sparse": "lists and methods beside our own dense attention over the same keys: bf16, D128",
 }
 TITLES = {
     "attention": "dense attention",
     "decode": "decode",
-    "quant": "FP8 attention",
+    "quant": "8-bit attention",
     "kl": "KL divergence of attention",
     "conv": "convolutional attention",
     "trace": "trace_forward",
@@ -34,6 +35,7 @@ TITLES = {
     "project": "products of heads",
     "ranks": "several GPUs",
     "own": "beside itself: what features cost",
+    "own-codes": "codes beside itself",
     "own-sparse": "lists and methods beside itself",
 }
 PEERS = {
@@ -62,10 +64,17 @@ PEERS = {
     "fovea dense, equal work": "equal sequences, as many pairs",
     "fovea nondeterministic": "`nondeterministic`",
     "fovea heads": "attention over its heads",
+    "fovea, cache of bf16": "a cache of bf16",
+    "fovea, cache of dtype": "a cache of 16 bits",
+    "fovea 16 bits": "a cache of 16 bits",
+    "fovea bf16": "our own in bf16",
+    "fovea 16-bit gradients": "gradients of 16 bits",
+    "torch copy, equal work": "a copy of as many bytes",
+    "torch, two products": "two products of PyTorch",
 }
 OPERATIONS = {
     "attention": "attention",
-    "quant": "e4m3 attention",
+    "quant": "8-bit attention",
     "quant_quantize": "codes",
     "kl": "KL",
     "conv_attention": "convolution",
@@ -115,6 +124,8 @@ TOKENS = (  # of a case's name, in the order in which a label says them
     (r"keep(\d+)", "keep {1}"),
     (r"count(\d+)", "count {1}"),
     (r"latent", "over latents"),
+    (r"mla", "MLA"),
+    (r"fp8", "FP8 latents"),
     (r"zipf", "few long lists"),
     (r"alike", "neighbours alike"),
     (r"scored", "with scoring"),
@@ -130,6 +141,7 @@ TOKENS = (  # of a case's name, in the order in which a label says them
     (r"lengths", "lengths given"),
     (r"quantising", "with quantisation"),
     (r"sage2", "SageAttention2"),
+    (r"sagebwd", "SageBwd"),
     (r"sage([qkv]4?)", "SageAttention2's {1}"),
     (r"kivi\d|kvquant\d|turboquant\d", "{0}"),
     (r"first", "tokens outside of heads"),
@@ -169,6 +181,14 @@ def apart(row):
     return other or row["case"].endswith("_of_cudnn")
 
 
+def own(family, operation, tokens):
+    """The family of rows that stand apart."""
+    if family == "sparse":
+        return "own-sparse"
+    codes = operation in ("quant", "x_quant", "quant_quantize", "x_kv_decode")
+    return "own-codes" if codes or {"fp8", "e4m3", "i8"} & set(tokens) else "own"
+
+
 def shape(operation, tokens):
     """The label: each token's words in their order, heads and key heads as one."""
     usual = "h16" if operation.startswith(("x_kl", *SPARSE)) else None
@@ -176,6 +196,8 @@ def shape(operation, tokens):
         tokens = [re.sub(r"^(\d+x\d+)$", r"blocks\1", token) for token in tokens]
     if operation == "attention" and "decode" in tokens:
         usual = "d128"
+    if operation == "x_quant":  # the section says it
+        usual = "sagebwd"
     text = " ".join(token for token in tokens if token != usual)
     text = re.sub(r"\bh(\d+) g(\d+)\b", r"h\1g\2", text)
     if operation.startswith("x_kl_"):
@@ -222,7 +244,7 @@ def words(row):
         family = known.get(operation, "kl" if operation.startswith("x_kl") else operation)
     length = next((t[1:] for t in tokens if re.fullmatch(r"[nt]\d+k?", t)), "8k")
     return Words(
-        ("own-sparse" if family == "sparse" else "own") if apart(row) else family,
+        own(family, operation, tokens) if apart(row) else family,
         OPERATIONS.get(operation, operation),
         what(operation, direction, tokens),
         shape(operation, tokens),
@@ -241,6 +263,12 @@ def rate(row):
         return f"{value:.0f} GB/s"
     if words(row).family == "linear":
         return f"{value:.2f} TB/s"
-    if "decode" in row["case"].split("_") or row["case"].startswith("topk"):
+    tokens = row["case"].split("_")
+    bytes_bound = "decode" in tokens or row["case"].startswith("topk")
+    if "mla" in tokens:  # as the case says
+        bytes_bound = int(next(t[1:] for t in tokens if re.fullmatch(r"h\d+", t))) <= 64
+    if row["op"].startswith("x_project"):
+        bytes_bound = words(row).keys < 1024
+    if bytes_bound:
         return f"{value:.0f} GB/s"
     return f"{value:.0f} TFLOP/s" if value >= 10 else f"{1000 * value:.0f} GFLOP/s"
