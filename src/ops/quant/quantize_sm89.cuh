@@ -10,10 +10,10 @@
 //   sums     a tree of tokens: in a thread, across the lanes of a warp that share columns, then a
 //            row of d floats for each warp
 //   scales   magnitudes of tokens across L lanes, of parts by the greatest in shared memory
-// A block takes item after item and copies numbers of 16 bits an item ahead: 64 bytes a thread.
-// Shared memory: these, and d rows of 32 words, word w of row c at w ^ 2 (c / 8 % 16): codes to
-// turn.  So at most two of a warp's writes, and none of its reads, share a bank.  The sums lie
-// there before.
+// A block takes item after item and copies numbers of 16 bits ahead, 64 bytes a thread and item:
+// one item, or two in the passes that write little, where shared memory has room. Shared memory:
+// these, and d rows of 32 words, word w of row c at w ^ 2 (c / 8 % 16): codes to turn.  So at most
+// two of a warp's writes, and none of its reads, share a bank.  The sums lie there before.
 #pragma once
 #include "core/chunk.h"
 #include "core/dtype.h"
@@ -519,28 +519,47 @@ __device__ inline void keep_maxima(const Quantize& a, const TileAt& at, const Ti
 template <class X, int Lanes, Pass Which, CodeKind Kind>
 __global__ void __launch_bounds__(kGroups* Lanes, 2048 / (kGroups * Lanes) / 2)
     quantize_tile_kernel(const __grid_constant__ Quantize a,
-                         const __grid_constant__ Partials partials) {
+                         const __grid_constant__ Partials partials, int ahead) {
   extern __shared__ __align__(16) uint32_t s_code[];
   __shared__ uint32_t s_part[3][kCodeRun];
   constexpr int kCodeWords = Lanes * kColumns * 32, kRowWords = Lanes * Lanes * kColumns;
-  uint4* s_ahead = reinterpret_cast<uint4*>(s_code + kCodeWords);
+  constexpr int kStage = kTokens * kGroups * Lanes;
+  uint4* const s_ahead = reinterpret_cast<uint4*>(s_code + kCodeWords);
+  const bool two = Which != Pass::codes && ahead == 2;
   const auto work = static_cast<uint32_t>(unit_count(a) * a.h);
   const bool permutes = a.permutes && Which == Pass::codes;
   const Walk by = walk_from(a, gridDim.x);
-  Walk next = walk_from(a, blockIdx.x);
-  if constexpr (kAhead<X>) copy_tile<X, Lanes>(a, tile_at<Lanes>(a, next, permutes), s_ahead);
+  Walk now = walk_from(a, blockIdx.x), next = now;
+  if constexpr (kAhead<X>) {
+    copy_tile<X, Lanes>(a, tile_at<Lanes>(a, next, permutes), s_ahead);
+    if (two) {
+      advance(a, by, next);
+      if (blockIdx.x + gridDim.x < work)
+        copy_tile<X, Lanes>(a, tile_at<Lanes>(a, next, permutes), s_ahead + kStage);
+      else
+        copy_commit();
+    }
+  }
   if (threadIdx.x < kCodeRun) s_part[0][threadIdx.x] = 0;
   __syncthreads();
-  int third = 0, half = 0;
+  int third = 0, half = 0, stage = 0;
   for (uint32_t item = blockIdx.x; item < work; item += gridDim.x) {
-    const TileAt at = tile_at<Lanes>(a, next, permutes);
+    const TileAt at = tile_at<Lanes>(a, now, permutes);
     Tile y;
-    if constexpr (kAhead<X>) copy_wait<0>();
-    load_tile<X, Lanes>(a, at, s_ahead, y);
-    advance(a, by, next);
-    if constexpr (kAhead<X>)
-      if (item + gridDim.x < work)
-        copy_tile<X, Lanes>(a, tile_at<Lanes>(a, next, permutes), s_ahead);
+    if constexpr (kAhead<X>) two ? copy_wait<1>() : copy_wait<0>();
+    load_tile<X, Lanes>(a, at, s_ahead + stage * kStage, y);
+    advance(a, by, now);
+    if constexpr (kAhead<X>) {
+      if (two)
+        advance(a, by, next);
+      else
+        next = now;
+      if (item + (two ? 2 : 1) * gridDim.x < work)
+        copy_tile<X, Lanes>(a, tile_at<Lanes>(a, next, permutes), s_ahead + stage * kStage);
+      else
+        copy_commit();
+      stage ^= two;
+    }
     if (at.tokens < 0) continue;
     rotate_rows<Lanes>(a, at.lane, y);
     // Parts and rows of this item; the parts of the next are cleared.  Who is here has passed the
@@ -575,9 +594,13 @@ void run(Context& ctx, const Quantize& a, const Partials& partials) {
   const auto pass = [&]<Pass Which>() {
     // Sums and magnitudes are those of any kind.
     constexpr CodeKind kKind = Which == Pass::codes ? Kind : CodeKind::e4m3;
-    launch<quantize_tile_kernel<X, Lanes, Which, kKind>>(
-        ctx, "quant_quantize", blocks, kThreads, Lanes * kColumns * 128 + kAheadBytes<X, Lanes>, a,
-        partials);
+    constexpr int kCodes = Lanes * kColumns * 128, kStage = kAheadBytes<X, Lanes>;
+    // Not fewer blocks of a multiprocessor, of which each takes a KB more.
+    const bool two = Which != Pass::codes && kAhead<X> &&
+                     (kCodes + 2 * kStage + 4096) * kBlocks <= device_info(ctx).shared_block_bytes;
+    launch<quantize_tile_kernel<X, Lanes, Which, kKind>>(ctx, "quant_quantize", blocks, kThreads,
+                                                         kCodes + (two ? 2 : 1) * kStage, a,
+                                                         partials, two ? 2 : 1);
   };
   if (a.smooth == FOVEA_SMOOTH_SEQUENCE) {
     pass.template operator()<Pass::sums>();
