@@ -7,6 +7,7 @@
 //          by eight a thread, 32 columns at a time through shared memory.
 #include "core/dtype.h"
 #include "cuda/launch.h"
+#include "cuda/tile/order.cuh"
 #include "ops/quant/quantize.cuh"
 
 namespace fovea::cuda {
@@ -44,6 +45,8 @@ __device__ float join_tree(int64_t first, int64_t count, bool sums, Term term) {
 __global__ void __launch_bounds__(32 * kWarps)
     quantize_fold_kernel(const __grid_constant__ Quantize a,
                          const __grid_constant__ Partials partials, Fold what) {
+  pdl_wait();
+  pdl_trigger();
   __shared__ float s_part[kWarps][32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const bool sums = what == Fold::means;
@@ -86,6 +89,8 @@ __global__ void __launch_bounds__(32 * kWarps)
 // each half's magnitude the block's factor.  A warp owns a block.
 __global__ void __launch_bounds__(32 * kWarps)
     quantize_blocks_kernel(const __grid_constant__ Quantize a, float* halves) {
+  pdl_wait();
+  pdl_trigger();
   const int lane = threadIdx.x % 32;
   const int64_t work = unit_count(a) * 2 * a.h;
   for (int64_t w = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32; w < work;
@@ -207,10 +212,11 @@ __global__ void __launch_bounds__(kThreads)
 
 void launch_fold(Context& ctx, const Quantize& a, const Partials& partials, Fold what) {
   if (what == Fold::blocks)
-    return launch<quantize_blocks_kernel>(ctx, kOp, (unit_count(a) * 2 * a.h + kWarps - 1) / kWarps,
-                                          32 * kWarps, 0, a, partials.halves);
-  launch<quantize_fold_kernel>(ctx, kOp, a.sequences * a.h * ((a.d + 31) / 32), 32 * kWarps, 0, a,
-                               partials, what);
+    return launch_pdl<quantize_blocks_kernel>(ctx, kOp,
+                                              (unit_count(a) * 2 * a.h + kWarps - 1) / kWarps,
+                                              32 * kWarps, 0, a, partials.halves);
+  launch_pdl<quantize_fold_kernel>(ctx, kOp, a.sequences * a.h * ((a.d + 31) / 32), 32 * kWarps, 0,
+                                   a, partials, what);
 }
 
 void launch_delta(Context& ctx, const Quantize& a) {

@@ -20,6 +20,7 @@
 #include "cuda/launch.h"
 #include "cuda/tile/convert.cuh"
 #include "cuda/tile/copy.cuh"
+#include "cuda/tile/order.cuh"
 #include "ops/quant/quantize.cuh"
 
 namespace fovea::cuda {
@@ -524,6 +525,8 @@ __global__ void __launch_bounds__(kGroups* Lanes, 2048 / (kGroups * Lanes) / 2)
   __shared__ uint32_t s_part[3][kCodeRun];
   constexpr int kCodeWords = Lanes * kColumns * 32, kRowWords = Lanes * Lanes * kColumns;
   constexpr int kStage = kTokens * kGroups * Lanes;
+  pdl_wait();
+  pdl_trigger();
   uint4* const s_ahead = reinterpret_cast<uint4*>(s_code + kCodeWords);
   const bool two = Which != Pass::codes && ahead == 2;
   const auto work = static_cast<uint32_t>(unit_count(a) * a.h);
@@ -598,9 +601,9 @@ void run(Context& ctx, const Quantize& a, const Partials& partials) {
     // Not fewer blocks of a multiprocessor, of which each takes a KB more.
     const bool two = Which != Pass::codes && kAhead<X> &&
                      (kCodes + 2 * kStage + 4096) * kBlocks <= device_info(ctx).shared_block_bytes;
-    launch<quantize_tile_kernel<X, Lanes, Which, kKind>>(ctx, "quant_quantize", blocks, kThreads,
-                                                         kCodes + (two ? 2 : 1) * kStage, a,
-                                                         partials, two ? 2 : 1);
+    launch_pdl<quantize_tile_kernel<X, Lanes, Which, kKind>>(
+        ctx, "quant_quantize", blocks, kThreads, kCodes + (two ? 2 : 1) * kStage, a, partials,
+        two ? 2 : 1);
   };
   if (a.smooth == FOVEA_SMOOTH_SEQUENCE) {
     pass.template operator()<Pass::sums>();
