@@ -218,7 +218,8 @@ struct LiftedSoftmax {
   }
 
   // The same of int32 sums, their maxima taken three at a time.
-  // turn() follows the maxima.  partly: some are hidden.
+  // turn() follows the maxima.  Where it gives a 0 that ptxas does not know, all exponents follow
+  // it. partly: some are hidden.
   template <int N, int Parts>
   __device__ void weigh(ScoreTile<FOVEA_I8, N>& tile, float (&alpha)[2],
                         const float (&factor)[Parts], bool partly, auto turn) {
@@ -252,12 +253,16 @@ struct LiftedSoftmax {
 #pragma unroll
       for (int c = 0; c < 4; ++c) x[j][c] = static_cast<float>(sums[j][c]);
     if (partly) Tile::hide(x);
+    constexpr bool begins = std::same_as<decltype(turn()), float>;
+    if constexpr (begins) {
+      const float zero = turn();
+      base[0] += zero, base[1] += zero;
+    }
 #pragma unroll
     for (int j = 0; j < N; ++j)
 #pragma unroll
       for (int c = 0; c < 4; ++c) x[j][c] = fmaf(x[j][c], factor[j / each], -base[c / 2]);
-    sm90::pin(x);
-    turn();
+    if constexpr (!begins) sm90::pin(x), turn();
 #pragma unroll
     for (int j = 0; j < N; ++j)
 #pragma unroll

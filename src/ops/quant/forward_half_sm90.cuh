@@ -88,7 +88,11 @@ struct HalfConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
       factor.find();
       const bool partly = n < full_begin || n >= full_end;
       if (partly) work.mask.apply(x.products(), n * BN, row, x.hidden);
-      state.weigh(x, alpha, factor.of, partly, [&] { this->take_turn(); });
+      // The barrier of Q has been passed, which ptxas cannot know.
+      state.weigh(x, alpha, factor.of, partly, [&] {
+        this->take_turn();
+        return sm90::barrier_test(shared.q_pipe().full(q_at), q_at.phase) ? 0.f : 1.f;
+      });
       sm90::pin(x.x[0]);
     };
     const auto step = [&](int n, bool accumulate) {
@@ -103,9 +107,11 @@ struct HalfConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
       shared.key_pipe().release(at);
       at = v, at.next();
       weigh(n);
-      // A wait is moved above arithmetic, but not above a branch: this barrier was passed before.
-      // Nor is an exponential moved below one.
-      shared.key_pipe().wait(v);
+      // ptxas moves waits above arithmetic, and exponentials below waits, but none past an
+      // instruction that needs the sums of these.  They are never negative.
+      asm volatile("{.reg .pred p; setp.lt.f32 p, %0, 0f00000000; @p nanosleep.u32 0;}" ::"f"(
+                       state.l[0] + state.l[1])
+                   : "memory");
       this->pass_turn();
       sm90::wait<0>();
       sm90::pin(o);
