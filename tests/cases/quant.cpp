@@ -23,15 +23,14 @@ std::string name_of(const QuantForwardCase& c) {
                                               : kMethodNames[static_cast<int>(c.method)]);
   if (c.scales == Scales::block) name += number("", c.q_block) + number("_", c.k_block);
   const std::pair<bool, const char*> flags[] = {
-      {c.causal, "_causal"},    {c.left > 0, "_left"},
-      {c.right > 0, "_right"},  {c.transposed && !c.permuted, "_plain_order"},
-      {!c.transposed, "_rows"}, {c.softcap, "_softcap"},
-      {c.sink_logit, "_sink"},  {!c.lse, "_no_lse"},
-      {c.scale > 0, "_scale"},  {c.k_mean, "_k_mean"},
-      {c.q_plain, "_q_plain"},  {c.delta, "_delta"},
-      {c.v_mean, "_v_mean"},    {c.zeros, "_zeros"},
-      {c.constant, "_constant"},
-      {c.bf16_v, "_bf16_v"}};
+      {c.causal, "_causal"},     {c.left > 0, "_left"},
+      {c.right > 0, "_right"},   {c.transposed && !c.permuted, "_plain_order"},
+      {!c.transposed, "_rows"},  {c.softcap, "_softcap"},
+      {c.sink_logit, "_sink"},   {!c.lse, "_no_lse"},
+      {c.scale > 0, "_scale"},   {c.k_mean, "_k_mean"},
+      {c.q_plain, "_q_plain"},   {c.delta, "_delta"},
+      {c.v_mean, "_v_mean"},     {c.zeros, "_zeros"},
+      {c.constant, "_constant"}, {c.bf16_v, "_bf16_v"}};
   for (const auto& flag : flags) name += flag.first ? flag.second : "";
   if (c.v_block != 64) name += number("_v_block", c.v_block);
   if (c.list_rows)
@@ -576,14 +575,14 @@ std::vector<QuantForwardCase> quant_half_rows() {
       rows.push_back(c);
       c.where = Where::batched, c.zeros = false, c.constant = true, c.lay = Lay::head_first;
       rows.push_back(c);
-      // Narrower v, then narrower q and k; a factor so large that a row has one weight.
+      // Narrower v, then narrower q and k; a factor so large that rows have few weights.
       c = first;
       c.e = d / 2 + 8, c.k_mean = true;
       rows.push_back(c);
       c.d = d - 16, c.e = d, c.causal = true;
       rows.push_back(c);
       c = first;
-      c.s = 70, c.t = 130, c.scale = 3e5f;
+      c.s = 70, c.t = 130, c.scale = 30;
       rows.push_back(c);
       // Keys of a tail that is less than a thread's first key; many tiles; many items.
       for (int64_t t : {1, 63, 65, 129, 257}) {
