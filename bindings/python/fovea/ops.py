@@ -1133,9 +1133,8 @@ def quant_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, o=None, lse=Non
 
     Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
     CUDA.  Tensor cores ask for more:
-      all              v_t in v_perm16, but for 16 bits; no softcap, delta or v_mean; d a multiple
-                       of 16 and e of 8, up to 256; rows of q, k, v, v_t, o contiguous and 16-byte
-                       aligned
+      all              v_t in v_perm16; no softcap, delta or v_mean; d a multiple of 16 and e of 8,
+                       up to 256; rows of q, k, v_t, o contiguous and 16-byte aligned
       sm_90, e4m3      p_format e4m3_256, groups block of 0, 64 or 128 tokens, v_group block; no
                        k_mean
       sm_90, i8, e4m3  p_format e4m3_448, q_scale and k_scale; q_group block or thread_q, q_block 0
@@ -1145,8 +1144,6 @@ def quant_forward(ctx_or_q=None, /, q=None, k=None, *, ctx=None, o=None, lse=Non
       sm_90, i8        p_format i8, all three scales; q and k as above, but k_group block; v_group
                        block, v_block 0 or a power of two from 64 on; up to 128; no index or
                        page_table
-      sm_90, i8, half  v of f16 or bf16; q and k as with e4m3; v_group block (v_block = 0) or
-                       channel; up to 128; no index or page_table
       sm_90, pages     page a multiple of 64; v_scale, and k_mean of i8, one of all pages: absent,
                        of stride 0 or of a pool of one page.  e4m3 with such a k_scale, k_block = 0:
                        page a multiple of 16

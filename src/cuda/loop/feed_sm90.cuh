@@ -24,7 +24,7 @@ struct DualMaps {
   CUtensorMap q, k, q2, v;  // v: the second's keys
   int32_t group;            // query heads that share a key head of the second
 };
-// 8-bit codes; v: stored transposed, in v_perm16, or 16 bits (Shape::value_rows).
+// 8-bit codes; v: stored transposed, in v_perm16.
 struct CodeMaps {
   CUtensorMap q, k, v;
 };
@@ -40,8 +40,7 @@ struct QueryBox {
 //   | maps       | elements  | Q                               | K    | V                   |
 //   | AttendMaps | f16, bf16 | rows, of whole groups: pack_gqa | rows | rows                |
 //   | DualMaps   | f16, bf16 | both: the second's behind       | rows | the second's K      |
-//   | CodeMaps   | 8 bits    | rows                            | rows | columns: transposed |
-//   |            |           |                                 |      | (or rows, 16 bits)  |
+//   | CodeMaps   | e4m3      | rows                            | rows | columns: transposed |
 //
 //   paired                  V is copied right behind its K; else behind the next tile's K
 //   query(maps, work, ..)   Q of a work item, which begins at `box`
@@ -109,9 +108,7 @@ struct Operands<Shape, CodeMaps> {
   template <bool V, class Work>
   __device__ static void copy(const CodeMaps& maps, const Work& work, int row, int head, int batch,
                               uint32_t to, uint32_t full) {
-    if constexpr (V && requires { Shape::value_rows; })
-      sm90::tma_load_tile<typename Shape::TileV>(to, maps.v, full, row, head, batch);
-    else if constexpr (V)
+    if constexpr (V)
       // TMA wants a multiple of 16 codes; without keys nobody reads what it loads.
       sm90::tma_load_bytes<typename Shape::TileV>(
           to, maps.v, full, work.count ? work.column + row : 0, 0, head, batch);

@@ -20,9 +20,30 @@ namespace fovea::cuda {
 
 template <int D_, int Groups_, int BN_, int Stages_>
 struct HalfShape90 : ByteShape90<D_, D_, Groups_, BN_, Stages_, 1> {
-  static constexpr bool value_rows = true;  // V is rows of 16 bits
   using TileV = Swizzled<BN_, D_>;
   static constexpr int stage_bytes = TileV::bytes;
+};
+
+// Q and K are codes, V is rows of 16 bits.
+template <int D, int Groups, int BN, int Stages>
+struct Operands<HalfShape90<D, Groups, BN, Stages>, CodeMaps> {
+  using Shape = HalfShape90<D, Groups, BN, Stages>;
+  static constexpr bool paired = false;
+
+  template <class Work>
+  __device__ static void query(const CodeMaps& maps, const Work& work, const QueryBox& box,
+                               uint32_t to, uint32_t full) {
+    sm90::tma_load_bytes<typename Shape::TileQ>(to, maps.q, full, 0, box.row,
+                                                static_cast<int>(work.tile.rows.g), box.batch);
+  }
+  template <bool V, class Work>
+  __device__ static void copy(const CodeMaps& maps, const Work&, int row, int head, int batch,
+                              uint32_t to, uint32_t full) {
+    if constexpr (V)
+      sm90::tma_load_tile<typename Shape::TileV>(to, maps.v, full, row, head, batch);
+    else
+      sm90::tma_load_bytes<typename Shape::TileK>(to, maps.k, full, 0, row, head, batch);
+  }
 };
 
 // Weights as operands of P V, whose sum they are: one of f16, two of bf16.
