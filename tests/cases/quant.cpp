@@ -23,14 +23,14 @@ std::string name_of(const QuantForwardCase& c) {
                                               : kMethodNames[static_cast<int>(c.method)]);
   if (c.scales == Scales::block) name += number("", c.q_block) + number("_", c.k_block);
   const std::pair<bool, const char*> flags[] = {
-      {c.causal, "_causal"},    {c.left > 0, "_left"},
-      {c.right > 0, "_right"},  {c.transposed && !c.permuted, "_plain_order"},
-      {!c.transposed, "_rows"}, {c.softcap, "_softcap"},
-      {c.sink_logit, "_sink"},  {!c.lse, "_no_lse"},
-      {c.scale > 0, "_scale"},  {c.k_mean, "_k_mean"},
-      {c.q_plain, "_q_plain"},  {c.delta, "_delta"},
-      {c.v_mean, "_v_mean"},    {c.zeros, "_zeros"},
-      {c.constant, "_constant"}};
+      {c.causal, "_causal"},     {c.left > 0, "_left"},
+      {c.right > 0, "_right"},   {c.transposed && !c.permuted, "_plain_order"},
+      {!c.transposed, "_rows"},  {c.softcap, "_softcap"},
+      {c.sink_logit, "_sink"},   {!c.lse, "_no_lse"},
+      {c.scale > 0, "_scale"},   {c.k_mean, "_k_mean"},
+      {c.q_plain, "_q_plain"},   {c.delta, "_delta"},
+      {c.v_mean, "_v_mean"},     {c.zeros, "_zeros"},
+      {c.constant, "_constant"}, {c.bf16_v, "_bf16_v"}};
   for (const auto& flag : flags) name += flag.first ? flag.second : "";
   if (c.v_block != 64) name += number("_v_block", c.v_block);
   if (c.list_rows)
@@ -173,7 +173,7 @@ class QuantForwardBuild {
   int value_dtype() const {
     switch (c_.method) {
       case Method::sage1:
-        return FOVEA_F16;
+        return c_.bf16_v ? FOVEA_BF16 : FOVEA_F16;
       case Method::tokens:
         return FOVEA_BF16;
       case Method::sagebwd:
@@ -231,6 +231,8 @@ class QuantForwardBuild {
     const auto q = static_cast<int32_t>(c_.q_block), k = static_cast<int32_t>(c_.k_block);
     switch (c_.method) {
       case Method::sage1:
+        if (c_.bf16_v)
+          return {FOVEA_P_FORMAT_HALF, FOVEA_ACCUMULATE_F32, rows, keys, channel, q, k, 0};
         return {FOVEA_P_FORMAT_HALF, FOVEA_ACCUMULATE_HALF_64, block, block, block, q, k, 0};
       case Method::sage2pp:
         return {FOVEA_P_FORMAT_E4M3_448, FOVEA_ACCUMULATE_HALF_64, rows, keys, channel, q, k, 0};
@@ -547,6 +549,56 @@ std::vector<QuantForwardCase> quant_run_rows() {
   return rows;
 }
 
+// Of the tuned kernels of v in 16 bits: every row of quant/forward_half.inc.
+std::vector<QuantForwardCase> quant_half_rows() {
+  std::vector<QuantForwardCase> rows;
+  for (int64_t d : {64, 128})
+    for (bool bf16 : {false, true}) {
+      QuantForwardCase first;
+      first.note = "tuned", first.method = Method::sage1, first.bf16_v = bf16;
+      first.q_block = bf16 ? 16 : 128, first.k_block = 64;
+      first.d = first.e = d, first.b = 1, first.s = 200, first.t = 430, first.h = 2, first.g = 1;
+      first.o_dtype = FOVEA_BF16;
+      rows.push_back(first);
+      QuantForwardCase c = first;
+      c.causal = c.k_mean = c.q_plain = true, c.o_dtype = FOVEA_F16;
+      rows.push_back(c);
+      c.s = 330, c.t = 200, c.q_plain = false, c.k_block = 128;  // rows that see nothing
+      rows.push_back(c);
+      c.causal = false, c.left = 100, c.right = 30, c.o_dtype = FOVEA_F32, c.s = 200, c.t = 430;
+      c.q_block = 64, c.q_plain = true, c.lse = false;
+      rows.push_back(c);
+      c = first;
+      c.where = Where::varlen, c.b = 3, c.s = 90, c.zeros = true;
+      rows.push_back(c);
+      c.where = Where::lengths, c.causal = c.sink_logit = true, c.q_block = 16, c.h = 4, c.g = 2;
+      rows.push_back(c);
+      c.where = Where::batched, c.zeros = false, c.constant = true, c.lay = Lay::head_first;
+      rows.push_back(c);
+      // Narrower v, then narrower q and k; a factor so large that rows have few weights.
+      c = first;
+      c.e = d / 2 + 8, c.k_mean = true;
+      rows.push_back(c);
+      c.d = d - 16, c.e = d, c.causal = true;
+      rows.push_back(c);
+      c = first;
+      c.s = 70, c.t = 130, c.scale = 30;
+      rows.push_back(c);
+      // Keys of a tail that is less than a thread's first key; many tiles; many items.
+      for (int64_t t : {1, 63, 65, 129, 257}) {
+        QuantForwardCase tail = first;
+        tail.s = 3, tail.t = t, tail.h = 1;
+        rows.push_back(tail);
+      }
+      c = first;
+      c.s = 5, c.t = 9000, c.h = 1, c.k_mean = true;
+      rows.push_back(c);
+      c.b = 9, c.h = 16, c.g = 4, c.s = 10, c.t = 140, c.where = Where::varlen, c.causal = true;
+      rows.push_back(c);
+    }
+  return rows;
+}
+
 // Of every method: lengths off blocks, masks, places, means.
 std::vector<QuantForwardCase> quant_method_rows() {
   std::vector<QuantForwardCase> rows;
@@ -762,6 +814,8 @@ std::vector<QuantForwardCase> quant_tuned_row_rows() {
   rows.push_back(c);
   rows.push_back(c);
   rows.back().method = Method::sagebwd, rows.back().q_block = 64;
+  rows.push_back(c);
+  rows.back().method = Method::sage1;
   c.list_rows = 128, c.keep = 4, c.ascends = true, c.q_plain = false;
   rows.push_back(c);
   return rows;
@@ -802,6 +856,8 @@ std::vector<harness::Case> quant_forward_cases() {
     c.k_block = 192, c.zeros = false, c.note = "block192_tuned";
     add(c, "sm80_i8.d" + std::to_string(c.d));
   }
+  for (const QuantForwardCase& c : quant_half_rows())
+    add(c, c.d > 64 || c.e > 64 ? "sm90_half.d128" : "sm90_half.d64");
   for (const QuantForwardCase& c : quant_method_rows()) add(c);
   QuantForwardCase c;
   c.note = "tuned", c.s = 70, c.t = 300, c.d = 80, c.e = 72, c.scales = Scales::block;
@@ -823,6 +879,7 @@ std::vector<harness::Case> quant_forward_cases() {
   const auto kind = [](const QuantForwardCase& tuned) {
     return std::string(tuned.method == Method::fa3       ? "sm90"
                        : tuned.method == Method::sagebwd ? "sm90_integer"
+                       : tuned.method == Method::sage1   ? "sm90_half"
                                                          : "sm90_i8") +
            (tuned.list_rows   ? ".lists"
             : !tuned.page     ? ""

@@ -14,9 +14,9 @@
 //   | 1 + n         | warpgroup n                  | the same    | the values that were zeroed    |
 //   | kTurn + n     | the warpgroup before n       | warpgroup n | its turn to take exponentials  |
 //
-// v of i8, whose products are summed in int32, has a consumer of its own: ops/quant/
-// forward_integer_sm90.cuh.
-// FlashAttention-3 (2407.08608), SageAttention2 (2411.10958).
+// v of i8, whose products are summed in int32, and of 16 bits, which are rows, have consumers of
+// their own: ops/quant/forward_integer_sm90.cuh, forward_half_sm90.cuh. FlashAttention-3
+// (2407.08608), SageAttention2 (2411.10958).
 #pragma once
 #include <concepts>
 
@@ -169,11 +169,12 @@ struct ScoreFactors {
   }
 };
 
-// The online softmax of block/softmax.cuh with weights of 2^8 p, or 448 p, and a factor for each
-// part of a tile's keys; m in units of log2.
-template <int Dtype>
+// The online softmax of block/softmax.cuh with weights of Lift p, and a factor for each part of a
+// tile's keys; m in units of log2.
+template <int Dtype, int Lift = Dtype == FOVEA_I8 ? 448 : 256>
 struct LiftedSoftmax {
-  static constexpr float kLift = Dtype == FOVEA_I8 ? 8.807354922f : 8;
+  static_assert(Lift == 448 || Lift == 256 || Lift == 1);
+  static constexpr float kLift = Lift == 448 ? 8.807354922f : Lift == 256 ? 8 : 0;
   float m[2] = {kNegativeInfinity, kNegativeInfinity}, l[2] = {};
 
   template <int N, int Parts>
@@ -217,7 +218,8 @@ struct LiftedSoftmax {
   }
 
   // The same of int32 sums, their maxima taken three at a time.
-  // turn() follows the maxima.  partly: some are hidden.
+  // turn() follows the maxima.  Where it gives a 0 that ptxas does not know, all exponents follow
+  // it. partly: some are hidden.
   template <int N, int Parts>
   __device__ void weigh(ScoreTile<FOVEA_I8, N>& tile, float (&alpha)[2],
                         const float (&factor)[Parts], bool partly, auto turn) {
@@ -251,12 +253,16 @@ struct LiftedSoftmax {
 #pragma unroll
       for (int c = 0; c < 4; ++c) x[j][c] = static_cast<float>(sums[j][c]);
     if (partly) Tile::hide(x);
+    constexpr bool begins = std::same_as<decltype(turn()), float>;
+    if constexpr (begins) {
+      const float zero = turn();
+      base[0] += zero, base[1] += zero;
+    }
 #pragma unroll
     for (int j = 0; j < N; ++j)
 #pragma unroll
       for (int c = 0; c < 4; ++c) x[j][c] = fmaf(x[j][c], factor[j / each], -base[c / 2]);
-    sm90::pin(x);
-    turn();
+    if constexpr (!begins) sm90::pin(x), turn();
 #pragma unroll
     for (int j = 0; j < N; ++j)
 #pragma unroll

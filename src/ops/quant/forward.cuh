@@ -18,7 +18,7 @@ struct CodeMaps;  // loop/feed_sm90.cuh
 // What an instance's tiles are.
 struct ByteTiles90 {
   int32_t width, rows, keys;  // rows of a block, keys of a box
-  int32_t q_panel, v_panel;   // columns of a box of q and k, of v_t
+  int32_t q_panel, v_panel;   // columns of a box of q and k, of v_t or v
 };
 struct QuantInstance90 : ByteTiles90 {
   void (*launch)(Context&, const QuantAttend&, const QuantWork&, const CodeMaps&);
@@ -51,6 +51,17 @@ struct IntegerConfig90 {
 
 template <IntegerConfig90 C>
 QuantInstance90 quant_integer_sm90_instance();
+
+// A row of forward_half.inc; dtype: of v.
+struct HalfConfig90 {
+  int dtype, d;
+  int groups;  // consumer warpgroups, each of 64 rows
+  int keys;    // of a tile
+  int stages;
+};
+
+template <HalfConfig90 C>
+QuantInstance90 quant_half_sm90_instance();
 
 // A row of forward_integer.inc, for mma.sync.
 struct QuantConfig80 {

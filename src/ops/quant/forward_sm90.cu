@@ -44,7 +44,7 @@ bool in_runs(const QuantAttend& a) {
 }
 
 // Every row in this build that is for the keys of a call, narrow widths first: e4m3; i8 with v of
-// e4m3; i8 alone.
+// e4m3; i8 alone; i8 with v of 16 bits.
 const std::vector<QuantInstance90>& float_rows(const QuantAttend& a) {
   static const std::vector<QuantInstance90> rows = {
 #define FOVEA_INSTANCE(...) quant_sm90_instance<QuantConfig90 __VA_ARGS__>(),
@@ -67,6 +67,24 @@ const std::vector<QuantInstance90>& integer_rows(const QuantAttend&) {
 #undef FOVEA_INSTANCE
   };
   return rows;
+}
+// Of forward_half.inc: those of v's dtype.
+struct HalfInstances {
+  std::vector<QuantInstance90> f16, bf16;
+
+  template <HalfConfig90 C>
+  void add() {
+    (C.dtype == FOVEA_F16 ? f16 : bf16).push_back(quant_half_sm90_instance<C>());
+  }
+  HalfInstances() {
+#define FOVEA_INSTANCE(...) add<HalfConfig90 __VA_ARGS__>();
+#include "instances/quant_forward_half_sm90.inc"
+#undef FOVEA_INSTANCE
+  }
+};
+const std::vector<QuantInstance90>& half_rows(const QuantAttend& a) {
+  static const HalfInstances rows;
+  return a.v_kind == ValueKind::f16 ? rows.f16 : rows.bf16;
 }
 
 // Every row of listed.inc in this build, narrow widths first.
@@ -95,15 +113,24 @@ Text map_codes(const QuantAttend& a, const ByteTiles90& row, CodeMaps& maps) {
   // (b, g, e, padded) as rows of one head: (b, e, g, padded).
   const int64_t* v = a.v_t.stride;
   const View<4> v_rows{a.v_t.data, {v[0], v[2], v[1], v[3]}};
+  const int32_t half = a.v_kind == ValueKind::f16 ? FOVEA_F16 : FOVEA_BF16;
+  const MapOf columns{v_rows,
+                      FOVEA_E4M3,
+                      caches,
+                      call.e,
+                      call.g,
+                      a.padded,
+                      row.width,
+                      1,
+                      runs ? run : row.v_panel,
+                      runs ? Interleave::runs : Interleave::none};
+  const MapOf values{call.v, half, caches, call.t, call.g, call.e, keys, 1, row.v_panel};
   return map_each(
       {{"q",
         {call.q, FOVEA_E4M3, call.b, call.s, call.h, call.d, row.rows, 1, row.q_panel},
         maps.q},
        {"k", {call.k, FOVEA_E4M3, caches, call.t, call.g, call.d, keys, 1, row.q_panel}, maps.k},
-       {"v_t",
-        {v_rows, FOVEA_E4M3, caches, call.e, call.g, a.padded, row.width, 1,
-         runs ? run : row.v_panel, runs ? Interleave::runs : Interleave::none},
-        maps.v}});
+       {a.v_t ? "v_t" : "v", a.v_t ? columns : values, maps.v}});
 }
 
 QuantWork work_of(const Context& ctx, const QuantAttend& a, const ByteTiles90& row) {
@@ -112,8 +139,9 @@ QuantWork work_of(const Context& ctx, const QuantAttend& a, const ByteTiles90& r
   const int64_t row_tiles = ceil_div(call.sequences.query_max, row.rows);
   const int64_t heads = call.sequences.count * call.h;
   const bool causal = call.mask.window.right > 0;
-  const int32_t section = section_of(
-      heads, call.h / call.g, call.sequences.key_max * (call.d + call.e), device.l2_bytes, causal);
+  const int64_t key_bytes = call.d + call.e * (a.v_t ? 1 : 2);
+  const int32_t section = section_of(heads, call.h / call.g, call.sequences.key_max * key_bytes,
+                                     device.l2_bytes, causal);
   const TileOrder order{static_cast<int32_t>(row_tiles),
                         static_cast<int32_t>(heads),
                         1,
@@ -144,9 +172,16 @@ Text pages_refuse(const QuantAttend& a) {
   return blocks_refuse("k_scale", a.k_axis);
 }
 
+// "" or what v is not.
+Text permuted_refuses(const QuantAttend& a, ValueKind kind, const char* words) {
+  if (!a.v_t || !a.permuted)
+    return "v_t of code_order FOVEA_CODE_ORDER_V_PERM16 is not given, wanted in place of v";
+  return a.v_kind == kind ? "" : words;
+}
+
 // "" or what is not e4m3 with one scale for all keys, in a row or in pages.
 Text values_refuse(const QuantAttend& a) {
-  if (a.v_kind != ValueKind::e4m3) return "v_t is not e4m3";
+  if (Text why = permuted_refuses(a, ValueKind::e4m3, "v_t is not e4m3"); !why.empty()) return why;
   if (a.v_axis.block || a.v_axis.micro_t()) return "v_scale is not one of all keys";
   return pages_refuse(a);
 }
@@ -202,7 +237,7 @@ Text mixed_refuses(const QuantAttend& a) {
 
 // "" or what is not SageBwd's.
 Text integer_refuses(const QuantAttend& a) {
-  if (a.v_kind != ValueKind::i8) return "v_t is not i8";
+  if (Text why = permuted_refuses(a, ValueKind::i8, "v_t is not i8"); !why.empty()) return why;
   if (a.paged()) return reason_given("page_table");
   if (Text why = codes_refuse(a); !why.empty()) return why;
   if (a.k_axis.group != FOVEA_SCALE_GROUP_BLOCK) return "k_group is not block";
@@ -212,12 +247,19 @@ Text integer_refuses(const QuantAttend& a) {
   return blocks_refuse("v_scale", a.v_axis);
 }
 
+// "" or what is not SageAttention's: v in 16 bits, as rows.  So p_format is half.
+Text half_refuses(const QuantAttend& a) {
+  if (a.v_t) return reason_given("v_t");
+  if (a.v_kind != ValueKind::f16 && a.v_kind != ValueKind::bf16) return "v is not f16 or bf16";
+  if (a.paged()) return reason_given("page_table");
+  if (a.v_axis.block) return "v_scale is not one of all keys";
+  return codes_refuse(a);
+}
+
 // "" or why no instance can serve the call.
 Text refuses(const Context& ctx, const QuantAttend& a) {
   const Attend& call = a.attend;
   if (Text why = hopper_refuses(ctx, call.sequences); !why.empty()) return why;
-  if (!a.v_t || !a.permuted)
-    return "v_t of code_order FOVEA_CODE_ORDER_V_PERM16 is not given, wanted in place of v";
   if (call.score.softcap > 0) return reason_given("softcap");
   if (a.delta) return reason_given("delta");
   if (a.v_mean) return reason_given("v_mean");
@@ -306,6 +348,8 @@ extern const Kernel<QuantAttend> quant_forward_sm90_i8 = {"sm90_i8",
                                                           offer<mixed_refuses, mixed_rows>};
 extern const Kernel<QuantAttend> quant_forward_sm90_integer = {
     "sm90_integer", offer<integer_refuses, integer_rows>};
+extern const Kernel<QuantAttend> quant_forward_sm90_half = {"sm90_half",
+                                                            offer<half_refuses, half_rows>};
 extern const Kernel<QuantListed> quant_listed_sm90_i8 = {"sm90_i8.lists", offer_listed};
 
 }  // namespace fovea

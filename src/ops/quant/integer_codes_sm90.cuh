@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Codes of SageAttention2 and SageBwd on the 8-bit Hopper sweep: i8 q and k with scales of threads
-// or blocks, v of e4m3 with scales of channels or of i8 with scales of blocks.
+// Codes of SageAttention 1, 2 and SageBwd on the 8-bit Hopper sweep: i8 q and k with scales of
+// threads or blocks, v of e4m3 with scales of channels, of i8 with scales of blocks, or of 16 bits.
 #pragma once
 #include "cuda/loop/attend_fp8_sm90.cuh"
 #include "cuda/tile/convert.cuh"
@@ -148,6 +148,16 @@ struct IntegerCodes {
               : __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(pairs[i]));
       x[2 * i] = two.x, x[2 * i + 1] = two.y;
     }
+  }
+};
+
+// The tiles that the mask leaves.
+struct IntegerTiles : SeenTiles, IntegerCodes {
+  using Call = QuantAttend;
+  static constexpr bool reads_device = true, blocks = true;
+
+  __device__ void start(const QuantAttend& call, const RowTile& tile, int, WindowMask&) {
+    find(call, tile, tile.rows.seq);
   }
 };
 

@@ -281,7 +281,7 @@ Plan plan(const Context& ctx, const fovea_quant_forward_params& params) {
   return choose(
       kForward, ctx, listed.codes, quant_forward_host,
       FOVEA_CUDA_KERNELS(quant_forward_sm90, quant_forward_sm90_i8, quant_forward_sm90_integer,
-                         quant_forward_sm80_i8, quant_forward_simt));
+                         quant_forward_sm90_half, quant_forward_sm80_i8, quant_forward_simt));
 }
 
 }  // namespace fovea
