@@ -23,6 +23,7 @@
 #include "cuda/block/softmax.cuh"
 #include "cuda/loop/epilogue.cuh"
 #include "cuda/loop/feed_sm90.cuh"
+#include "cuda/loop/score_terms_sm90.cuh"
 
 namespace fovea::cuda {
 
@@ -53,6 +54,9 @@ struct ByteShape90 {
 //   raise(call, tile, m)    what scores of packed row m lack, in units of log2
 //   column              of v transposed, where row 0 of k stands
 //   beyond              v transposed goes on past the last key
+// Of scores with terms of rows and keys (score_terms_sm90.cuh):
+//   terms(group)        those of a warpgroup's rows
+//   unit                of a score, in units of log2; row_factor() goes without it
 // Of lists, steps of 64-key blocks each somewhere (PartBoxes):
 //   key_at(step, column)  the key in a column; past every key where there is none
 // Of pages (PagePartBoxes) key_scales() has at(PagePart).
@@ -225,7 +229,7 @@ struct LiftedSoftmax {
     const int32_t(&sums)[N][4] = tile.sums[0];
     float(&x)[N][4] = tile.x[0];
     constexpr int each = N / Parts;
-    float top[2] = {m[0], m[1]}, base[2], sum[2] = {};
+    float top[2] = {m[0], m[1]}, base[2];
 #pragma unroll
     for (int part = 0; part < Parts; ++part) {
       int32_t most[4][2];
@@ -255,8 +259,56 @@ struct LiftedSoftmax {
     for (int j = 0; j < N; ++j)
 #pragma unroll
       for (int c = 0; c < 4; ++c) x[j][c] = fmaf(x[j][c], factor[j / each], -base[c / 2]);
+    weights(x, alpha, turn);
+  }
+
+  // x = factor sum + term.
+  template <int N, int Parts>
+  __device__ static void add(ScoreTile<FOVEA_I8, N>& tile, const float (&factor)[Parts],
+                             const ScoreTerms<8 * N>& terms) {
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const float4 four = terms[j / 2];
+      const float term[2] = {j % 2 ? four.z : four.x, j % 2 ? four.w : four.y};
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        tile.x[0][j][c] =
+            fmaf(static_cast<float>(tile.sums[0][j][c]), factor[j / (N / Parts)], term[c % 2]);
+    }
+  }
+  // The same of scores `unit` x, which add() made, hidden ones -inf.
+  template <int N>
+  __device__ void weigh_terms(ScoreTile<FOVEA_I8, N>& tile, float (&alpha)[2], float unit,
+                              auto turn) {
+    float(&x)[N][4] = tile.x[0];
+    float most[4][2], top[2], base[2];
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float larger = fmaxf(x[j][2 * half], x[j][2 * half + 1]);
+        most[j % 4][half] = j < 4 ? larger : fmaxf(most[j % 4][half], larger);
+      }
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      top[half] = fmaxf(
+          m[half],
+          fmaxf(fmaxf(most[0][half], most[1][half]), fmaxf(most[2][half], most[3][half])) * unit);
+    move(top, alpha, base);
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) x[j][c] = fmaf(x[j][c], unit, -base[c / 2]);
+    weights(x, alpha, turn);
+  }
+
+ private:
+  // x becomes the weights 2^x, of which l takes the sum.
+  template <int N>
+  __device__ void weights(float (&x)[N][4], const float (&alpha)[2], auto turn) {
     sm90::pin(x);
     turn();
+    float sum[2] = {};
 #pragma unroll
     for (int j = 0; j < N; ++j)
 #pragma unroll
@@ -270,8 +322,6 @@ struct LiftedSoftmax {
 #pragma unroll
     for (int half = 0; half < 2; ++half) l[half] = fmaf(l[half], alpha[half], sum[half]);
   }
-
- private:
   // m becomes the quad's `top`.
   __device__ void move(float (&top)[2], float (&alpha)[2], float (&base)[2]) {
 #pragma unroll
@@ -309,10 +359,14 @@ __device__ inline void clear_tail(unsigned char* tile, int keys, int from = 0) {
   }
 }
 
-// The sums of rows lie behind what the feed needs.
+// The sums of rows lie behind what the feed needs, terms of a tile's scores behind these.
 template <class Shape, class Source>
 struct ByteLayout90 : SharedLayout90<Shape, Source, WindowMask> {
-  int sums = this->template of<float4>(Shape::BM * Shape::E / 4);
+  static constexpr bool has_terms = requires(const typename Source::Steps& steps) {
+    steps.terms(0);
+  };
+  int sums = this->template of<float4>(Shape::BM * Shape::E / 4),
+      terms = this->template of<float4>(has_terms ? Shape::BM / 16 * Shape::BN / 4 : 0);
 };
 
 template <class Shape, class Source>
@@ -417,6 +471,8 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
   using Softmax = LiftedSoftmax<Dtype>;
   float4* const sums = reinterpret_cast<float4*>(shared.base + layout.sums) + group * (64 * E / 4) +
                        threadIdx.x % 128;
+  static constexpr bool kTerms = layout.has_terms;
+  static_assert(!kTerms || (Source::Steps::blocks && !kPaged && !Keys::listed));
 
   __device__ __forceinline__ void run() {
     this->each_item([&](const Slot& work) { consume(work); });
@@ -438,6 +494,7 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
     ScoreFactors<blocks ? BN / 64 : 1> factor;
     factor.row = work.row_factor(group, row + threadIdx.x % 32 / 4);
     const auto scales = work.key_scales();  // in registers: an address is between two products
+    const ScoreTerms<BN> terms(shared.base + layout.terms);
     const auto values = [&](KeyState v, bool accumulate) {
       shared.key_pipe().wait(v);
       sm90::byte_product<FOVEA_E4M3, TileV>(o, p, TileV::descriptor(shared.keys(v)), accumulate);
@@ -447,8 +504,18 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
     const auto weigh = [&](int n) {
       if (blocks) factor.find();
       const bool partly = n < full_begin || n >= full_end;
-      hide(work, n, row, partly, absent, x);
-      state.weigh(x, alpha, factor.of, partly || absent, [&] { this->take_turn(); });
+      if constexpr (kTerms) {
+        terms.wait();
+        Softmax::add(x, factor.of, terms);
+        terms.release();
+        if (n > first) terms.load(work.terms(group), (n - 1) * BN, tile.keys - 1);
+        // Not before: a term may be NaN where nobody sees it.
+        hide(work, n, row, partly, absent, x.x, kNegativeInfinity);
+        state.weigh_terms(x, alpha, work.unit, [&] { this->take_turn(); });
+      } else {
+        hide(work, n, row, partly, absent, x.products(), x.hidden);
+        state.weigh(x, alpha, factor.of, partly || absent, [&] { this->take_turn(); });
+      }
     };
     // Of pages: the scales of step n, whose K is next.  It waits for no stage that is still held.
     const auto load_ahead = [&](int n) {
@@ -499,6 +566,7 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
       this->scores(x, at);
       if constexpr (kPaged) absent = absent_of(at);
       factor.load(work.key_scales(), begins(work, at, last)), factor.take();
+      if constexpr (kTerms) terms.load(work.terms(group), last * BN, tile.keys - 1);
       if constexpr (blocks && !Keys::listed && !kPaged)
         factor.load(scales, Keys{work, max(last - 1, first)});
       sm90::wait<0>();
@@ -560,16 +628,17 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
       return Pages{reinterpret_cast<const int*>(shared.absent(k)), 0}.absent();
   }
   // Hides what the mask does, where step n is not whole, and `absent` parts.
+  template <class T>
   __device__ __forceinline__ void hide(const Slot& work, int n, int row, bool partly,
-                                       uint32_t absent, ScoreTile<Dtype, BN / 8>& x) const {
+                                       uint32_t absent, T (&x)[1][BN / 8][4], T hidden) const {
     if (partly) {
       if constexpr (Keys::listed)
-        work.mask.apply_each(x.products(), row, Keys{work, n}, x.hidden);
+        work.mask.apply_each(x, row, Keys{work, n}, hidden);
       else
-        work.mask.apply(x.products(), n * BN, row, x.hidden);
+        work.mask.apply(x, n * BN, row, hidden);
     }
     if constexpr (kPaged)
-      if (absent) hide_parts<kRuns ? 16 : kTileKeys>(x.products(), absent, x.hidden);
+      if (absent) hide_parts<kRuns ? 16 : kTileKeys>(x, absent, hidden);
   }
 
   // The values past the last key, in the first V; what lies past the tensor reads as zero.  The

@@ -33,10 +33,12 @@ struct QuantConfig90 {
   int run;  // tiles summed in the tensor core
 };
 
-// Explicitly instantiated, one file for each width.  paged: over pages of multiples of 64 tokens,
-// runs: of 16.
+// Explicitly instantiated, one file for each width.  delta: i8 with delta, paged: over pages of
+// multiples of 64 tokens, runs: of 16.
 template <QuantConfig90 C>
 QuantInstance90 quant_sm90_instance();
+template <QuantConfig90 C>
+QuantInstance90 quant_delta_sm90_instance();
 template <QuantConfig90 C>
 QuantInstance90 quant_paged_sm90_instance();
 template <QuantConfig90 C>
