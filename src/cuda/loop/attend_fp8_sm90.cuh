@@ -510,10 +510,10 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
         terms.release();
         if (n > first) terms.load(work.terms(group), (n - 1) * BN, tile.keys - 1);
         // Not before: a term may be NaN where nobody sees it.
-        hide(work, n, row, partly, absent, x.x, kNegativeInfinity);
+        if (partly) work.mask.apply(x.x, n * BN, row, kNegativeInfinity);
         state.weigh_terms(x, alpha, work.unit, [&] { this->take_turn(); });
       } else {
-        hide(work, n, row, partly, absent, x.products(), x.hidden);
+        hide(work, n, row, partly, absent, x);
         state.weigh(x, alpha, factor.of, partly || absent, [&] { this->take_turn(); });
       }
     };
@@ -628,17 +628,16 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
       return Pages{reinterpret_cast<const int*>(shared.absent(k)), 0}.absent();
   }
   // Hides what the mask does, where step n is not whole, and `absent` parts.
-  template <class T>
   __device__ __forceinline__ void hide(const Slot& work, int n, int row, bool partly,
-                                       uint32_t absent, T (&x)[1][BN / 8][4], T hidden) const {
+                                       uint32_t absent, ScoreTile<Dtype, BN / 8>& x) const {
     if (partly) {
       if constexpr (Keys::listed)
-        work.mask.apply_each(x, row, Keys{work, n}, hidden);
+        work.mask.apply_each(x.products(), row, Keys{work, n}, x.hidden);
       else
-        work.mask.apply(x, n * BN, row, hidden);
+        work.mask.apply(x.products(), n * BN, row, x.hidden);
     }
     if constexpr (kPaged)
-      if (absent) hide_parts<kRuns ? 16 : kTileKeys>(x, absent, hidden);
+      if (absent) hide_parts<kRuns ? 16 : kTileKeys>(x.products(), absent, x.hidden);
   }
 
   // The values past the last key, in the first V; what lies past the tensor reads as zero.  The

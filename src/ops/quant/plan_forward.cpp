@@ -280,8 +280,8 @@ Plan plan(const Context& ctx, const fovea_quant_forward_params& params) {
                   FOVEA_CUDA_KERNELS(quant_listed_sm90_i8, quant_listed_simt));
   return choose(
       kForward, ctx, listed.codes, quant_forward_host,
-      FOVEA_CUDA_KERNELS(quant_forward_sm90, quant_forward_sm90_i8, quant_forward_sm90_integer,
-                         quant_forward_sm80_i8, quant_forward_simt));
+      FOVEA_CUDA_KERNELS(quant_forward_sm90, quant_forward_sm90_i8, quant_forward_sm90_i4,
+                         quant_forward_sm90_integer, quant_forward_sm80_i8, quant_forward_simt));
 }
 
 }  // namespace fovea
