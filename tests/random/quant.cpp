@@ -68,7 +68,7 @@ int scale_dtype(int group) {
 
 void values(Draw& d) {
   // FlashAttention-3, SageAttention2 and SageBwd have kernels of their own.
-  d.x("method") = d.one_in(2) ? d.one_of({0, 3, 8}) : d.below(9);
+  d.x("method") = d.one_in(2) ? d.one_of({0, 3, 5, 8}) : d.below(9);
   const Method& m = method(d);
   d.wants("q", m.codes), d.wants("v", m.v_dtype), d.wants("v_t", m.v_dtype);
   d.drop("v"), d.drop("v_t");

@@ -494,7 +494,6 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
     ScoreFactors<blocks ? BN / 64 : 1> factor;
     factor.row = work.row_factor(group, row + threadIdx.x % 32 / 4);
     const auto scales = work.key_scales();  // in registers: an address is between two products
-    const ScoreTerms<BN> terms(shared.base + layout.terms);
     const auto values = [&](KeyState v, bool accumulate) {
       shared.key_pipe().wait(v);
       sm90::byte_product<FOVEA_E4M3, TileV>(o, p, TileV::descriptor(shared.keys(v)), accumulate);
@@ -505,12 +504,7 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
       if (blocks) factor.find();
       const bool partly = n < full_begin || n >= full_end;
       if constexpr (kTerms) {
-        terms.wait();
-        Softmax::add(x, factor.of, terms);
-        terms.release();
-        if (n > first) terms.load(work.terms(group), (n - 1) * BN, tile.keys - 1);
-        // Not before: a term may be NaN where nobody sees it.
-        if (partly) work.mask.apply(x.x, n * BN, row, kNegativeInfinity);
+        add_terms(work, n, first, row, partly, factor.of, x);
         state.weigh_terms(x, alpha, work.unit, [&] { this->take_turn(); });
       } else {
         hide(work, n, row, partly, absent, x);
@@ -566,7 +560,7 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
       this->scores(x, at);
       if constexpr (kPaged) absent = absent_of(at);
       factor.load(work.key_scales(), begins(work, at, last)), factor.take();
-      if constexpr (kTerms) terms.load(work.terms(group), last * BN, tile.keys - 1);
+      if constexpr (kTerms) load_terms(work, last);
       if constexpr (blocks && !Keys::listed && !kPaged)
         factor.load(scales, Keys{work, max(last - 1, first)});
       sm90::wait<0>();
@@ -586,13 +580,7 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
 #pragma unroll 1
         for (; n >= stop; --n, accumulate = true) step(n, accumulate);
         if (n < first) break;
-#pragma unroll
-        for (int j = 0; j < E / 8; ++j) {
-          float4 at = kept ? sums[j * 128] : make_float4(0.f, 0.f, 0.f, 0.f);
-          at.x = fmaf(at.x, behind[0], o[j][0]), at.y = fmaf(at.y, behind[0], o[j][1]);
-          at.z = fmaf(at.z, behind[1], o[j][2]), at.w = fmaf(at.w, behind[1], o[j][3]);
-          sums[j * 128] = at;
-        }
+        keep(o, kept, behind);
         behind[0] = behind[1] = 1.f, kept = true;
       }
       shared.q_pipe().release(q_at);
@@ -626,6 +614,35 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
       return *shared.absent(k);
     else
       return Pages{reinterpret_cast<const int*>(shared.absent(k)), 0}.absent();
+  }
+  // What o has summed joins the sums in shared memory, if any are `kept` there.
+  __device__ __forceinline__ void keep(const float (&o)[E / 8][4], bool kept,
+                                       const float (&behind)[2]) const {
+#pragma unroll
+    for (int j = 0; j < E / 8; ++j) {
+      float4 at = kept ? sums[j * 128] : make_float4(0.f, 0.f, 0.f, 0.f);
+      at.x = fmaf(at.x, behind[0], o[j][0]), at.y = fmaf(at.y, behind[0], o[j][1]);
+      at.z = fmaf(at.z, behind[1], o[j][2]), at.w = fmaf(at.w, behind[1], o[j][3]);
+      sums[j * 128] = at;
+    }
+  }
+
+  // Asks for the terms of step n.
+  __device__ __forceinline__ void load_terms(const Slot& work, int n) const {
+    ScoreTerms<BN>(shared.base + layout.terms).load(work.terms(group), n * BN, work.tile.keys - 1);
+  }
+  // x becomes scores of step n with their terms, which were asked for.  The walk ends with `first`.
+  template <int Parts>
+  __device__ __forceinline__ void add_terms(const Slot& work, int n, int first, int row,
+                                            bool partly, const float (&factor)[Parts],
+                                            ScoreTile<Dtype, BN / 8>& x) const {
+    const ScoreTerms<BN> terms(shared.base + layout.terms);
+    terms.wait();
+    Softmax::add(x, factor, terms);
+    terms.release();
+    if (n > first) load_terms(work, n - 1);
+    // Not before: a term may be NaN where nobody sees it.
+    if (partly) work.mask.apply(x.x, n * BN, row, kNegativeInfinity);
   }
   // Hides what the mask does, where step n is not whole, and `absent` parts.
   __device__ __forceinline__ void hide(const Slot& work, int n, int row, bool partly,

@@ -263,9 +263,11 @@ QuantAttend unpacked(QuantAttend a, void* q, void* k) {
 }
 // "" or which packed rows cannot be read by pieces of 8 bytes.
 Text unpacking_refuses(const QuantAttend& a) {
+  if (!a.attend.sequences.caches) return "there are no rows of k";
   for (const auto& [x, name] : {std::pair{&a.attend.q, "q"}, std::pair{&a.attend.k, "k"}})
     if (!chunked(*x, 1, 8))
       return Text(name) + " has rows that are not contiguous and 8-byte aligned";
+  if (reinterpret_cast<uintptr_t>(a.v_t.data) % 16) return reason_rows("v_t");
   return "";
 }
 
@@ -308,7 +310,7 @@ Text offer_packed(const Context& ctx, const QuantAttend& a, Plan& plan) {
   if (Text why = refuses(ctx, a); !why.empty()) return why;
   if (Text why = unpacking_refuses(a); !why.empty()) return why;
   // Planning has no workspace: any aligned address stands for it.
-  QuantAttend codes = unpacked(a, a.v_t.data, a.v_t.data);
+  const QuantAttend codes = unpacked(a, a.v_t.data, a.v_t.data);
   if (Text why = mixed_refuses(codes); !why.empty()) return why;
   const QuantInstance90* row = find(a.attend, mixed_rows(codes));
   QuantWork work;
