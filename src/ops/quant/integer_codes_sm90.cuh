@@ -63,10 +63,10 @@ struct IntegerCodes {
     // Without keys a cache row need not be one.
     mean = call.shifts() && key_count > 0 ? call.k_mean_of(seq, r, g) : nullptr;
   }
+  // Rows 8 apart share a thread's scale.
   __device__ float row_scale(int row) const {
     return rows.at(row >> rows.shift, rows.parts > 1 ? row % 8 : 0);
   }
-  // Rows 8 apart share a thread's scale.
   __device__ float row_factor(int, int row) const {
     if (row >= count) return 1;
     return scale * row_scale(row);
