@@ -69,7 +69,7 @@ int scale_dtype(int group) {
 
 void values(Draw& d) {
   // FlashAttention-3, SageAttention 1 and 2 and SageBwd have kernels of their own.
-  d.x("method") = d.one_in(2) ? d.one_of({0, 2, 3, 8, 9}) : d.below(10);
+  d.x("method") = d.one_in(2) ? d.one_of({0, 2, 3, 5, 8, 9}) : d.below(10);
   const Method& m = method(d);
   d.wants("q", m.codes), d.wants("v", m.v_dtype), d.wants("v_t", m.v_dtype);
   d.drop("v"), d.drop("v_t");

@@ -33,14 +33,19 @@ struct QuantConfig90 {
   int run;  // tiles summed in the tensor core
 };
 
-// Explicitly instantiated, one file for each width.  paged: over pages of multiples of 64 tokens,
-// runs: of 16.
+// Explicitly instantiated, one file for each width.  delta: i8 with delta, paged: over pages of
+// multiples of 64 tokens, runs: of 16.
 template <QuantConfig90 C>
 QuantInstance90 quant_sm90_instance();
+template <QuantConfig90 C>
+QuantInstance90 quant_delta_sm90_instance();
 template <QuantConfig90 C>
 QuantInstance90 quant_paged_sm90_instance();
 template <QuantConfig90 C>
 QuantInstance90 quant_runs_sm90_instance();
+
+// Writes the codes of q and k, of i4, as i8: rows of all columns side by side.
+void quant_unpack(Context& ctx, const QuantAttend& a, int8_t* q, int8_t* k);
 
 // A row of forward_integer.inc, for Hopper: a tile is a run of 64 keys.
 struct IntegerConfig90 {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The choice among the Hopper instances of quant_forward, their grids and tensor maps.
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "core/chunk.h"
@@ -44,7 +45,7 @@ bool in_runs(const QuantAttend& a) {
 }
 
 // Every row in this build that is for the keys of a call, narrow widths first: e4m3; i8 with v of
-// e4m3; i8 alone; i8 with v of 16 bits.
+// e4m3, with delta or without; i8 alone; i8 with v of 16 bits.
 const std::vector<QuantInstance90>& float_rows(const QuantAttend& a) {
   static const std::vector<QuantInstance90> rows = {
 #define FOVEA_INSTANCE(...) quant_sm90_instance<QuantConfig90 __VA_ARGS__>(),
@@ -58,6 +59,12 @@ const std::vector<QuantInstance90>& mixed_rows(const QuantAttend& a) {
 #include "instances/quant_forward_i8_sm90.inc"
 #undef FOVEA_INSTANCE
   };
+  static const std::vector<QuantInstance90> deltas = {
+#define FOVEA_INSTANCE(...) quant_delta_sm90_instance<QuantConfig90 __VA_ARGS__>(),
+#include "instances/quant_forward_delta_sm90.inc"
+#undef FOVEA_INSTANCE
+  };
+  if (a.delta) return deltas;
   return a.paged() ? paged_rows().mixed : rows;
 }
 const std::vector<QuantInstance90>& integer_rows(const QuantAttend&) {
@@ -191,6 +198,7 @@ Text float_refuses(const QuantAttend& a) {
   if (Text why = values_refuse(a); !why.empty()) return why;
   if (a.kind != ValueKind::e4m3) return "q and k are not e4m3";
   if (a.p_format != FOVEA_P_FORMAT_E4M3_256) return "p_format is not FOVEA_P_FORMAT_E4M3_256";
+  if (a.delta) return reason_given("delta");
   if (a.k_mean) return reason_given("k_mean");
   const auto blocks = [](const ScaleAxis& axis) {
     return axis.group == FOVEA_SCALE_GROUP_BLOCK &&
@@ -232,12 +240,14 @@ Text codes_refuse(const QuantAttend& a) {
 Text mixed_refuses(const QuantAttend& a) {
   if (Text why = values_refuse(a); !why.empty()) return why;
   if (a.p_format != FOVEA_P_FORMAT_E4M3_448) return "p_format is not FOVEA_P_FORMAT_E4M3_448";
+  if (a.delta && a.delta.stride[3] > kIndexMax) return "keys of delta lie 2^32 bytes apart or more";
   return codes_refuse(a);
 }
 
 // "" or what is not SageBwd's.
 Text integer_refuses(const QuantAttend& a) {
   if (Text why = permuted_refuses(a, ValueKind::i8, "v_t is not i8"); !why.empty()) return why;
+  if (a.delta) return reason_given("delta");
   if (a.paged()) return reason_given("page_table");
   if (Text why = codes_refuse(a); !why.empty()) return why;
   if (a.k_axis.group != FOVEA_SCALE_GROUP_BLOCK) return "k_group is not block";
@@ -251,6 +261,7 @@ Text integer_refuses(const QuantAttend& a) {
 Text half_refuses(const QuantAttend& a) {
   if (a.v_t) return reason_given("v_t");
   if (a.v_kind != ValueKind::f16 && a.v_kind != ValueKind::bf16) return "v is not f16 or bf16";
+  if (a.delta) return reason_given("delta");
   if (a.paged()) return reason_given("page_table");
   if (a.v_axis.block) return "v_scale is not one of all keys";
   return codes_refuse(a);
@@ -261,7 +272,6 @@ Text refuses(const Context& ctx, const QuantAttend& a) {
   const Attend& call = a.attend;
   if (Text why = hopper_refuses(ctx, call.sequences); !why.empty()) return why;
   if (call.score.softcap > 0) return reason_given("softcap");
-  if (a.delta) return reason_given("delta");
   if (a.v_mean) return reason_given("v_mean");
   if (!call.h || !call.sequences.count || !call.t || !call.s)
     return "there are no rows, keys or heads";
@@ -283,11 +293,41 @@ Text prepare(const Context& ctx, const QuantAttend& a, const ByteTiles90* row, Q
   return map_codes(a, *row, maps);
 }
 
+// Rows of codes side by side, from `data` on.
+View<4> dense(void* data, int64_t rows, int64_t heads, int64_t columns) {
+  return {data, {rows * heads * columns, heads * columns, columns, 1}};
+}
+// A call of i4 as one of i8, whose codes are at `q` and `k`.
+QuantAttend unpacked(QuantAttend a, void* q, void* k) {
+  Attend& call = a.attend;
+  call.q = dense(q, call.s, call.h, call.d), call.k = dense(k, call.t, call.g, call.d);
+  a.kind = ValueKind::i8;
+  return a;
+}
+// "" or which packed rows cannot be read by pieces of 8 bytes.
+Text unpacking_refuses(const QuantAttend& a) {
+  if (!a.attend.sequences.caches) return "there are no rows of k";
+  for (const auto& [x, name] : {std::pair{&a.attend.q, "q"}, std::pair{&a.attend.k, "k"}})
+    if (!chunked(*x, 1, 8))
+      return Text(name) + " has rows that are not contiguous and 8-byte aligned";
+  if (reinterpret_cast<uintptr_t>(a.v_t.data) % 16) return reason_rows("v_t");
+  return "";
+}
+
 // With the counters that many work items need.
 QuantWork scheduled(Context& ctx, QuantWork work) {
   if (work.schedule.items > device_info(ctx).multiprocessors)
     work.schedule.counters = counters(ctx);
   return work;
+}
+
+// What the name of a call's kernel ends with.
+Text ending(const QuantAttend& a, int width) {
+  const char* const kind = a.delta      ? ".delta.d"
+                           : !a.paged() ? ".d"
+                           : in_runs(a) ? ".runs.d"
+                                        : ".pages.d";
+  return kind + Text::number(width);
 }
 
 template <Text (*Refuses)(const QuantAttend&),
@@ -299,12 +339,37 @@ Text offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
   QuantWork work;
   CodeMaps maps;
   if (Text why = prepare(ctx, a, row, work, maps); !why.empty()) return why;
-  plan.kernel += (!a.paged()   ? ".d"
-                  : in_runs(a) ? ".runs.d"
-                               : ".pages.d") +
-                 Text::number(row->width);
+  plan.kernel += ending(a, row->width);
   plan.launch = [a, row, maps, work](Context& ctx, void*) {
     row->launch(ctx, a, scheduled(ctx, work), maps);
+  };
+  return "";
+}
+
+// Codes of 4 bits as i8 in the workspace.
+Text offer_packed(const Context& ctx, const QuantAttend& a, Plan& plan) {
+  if (a.kind != ValueKind::i4) return "q and k are not i4";
+  if (a.paged()) return reason_given("page_table");
+  if (Text why = refuses(ctx, a); !why.empty()) return why;
+  if (Text why = unpacking_refuses(a); !why.empty()) return why;
+  // Planning has no workspace: any aligned address stands for it.
+  const QuantAttend codes = unpacked(a, a.v_t.data, a.v_t.data);
+  if (Text why = mixed_refuses(codes); !why.empty()) return why;
+  const QuantInstance90* row = find(a.attend, mixed_rows(codes));
+  QuantWork work;
+  CodeMaps maps;
+  if (Text why = prepare(ctx, codes, row, work, maps); !why.empty()) return why;
+  plan.kernel += ending(a, row->width);
+  const Attend& call = a.attend;
+  const auto q = plan.workspace.add<int8_t>(call.b, call.s, call.h, call.d);
+  const auto k = plan.workspace.add<int8_t>(call.sequences.caches, call.t, call.g, call.d);
+  plan.launch = [a, row, work, q, k](Context& ctx, void* base) {
+    const QuantAttend codes = unpacked(a, q.at(base), k.at(base));
+    CodeMaps maps;
+    if (const Text why = map_codes(codes, *row, maps); !why.empty())
+      fail(FOVEA_UNSUPPORTED, "quant_forward: %s", why.c_str());
+    quant_unpack(ctx, a, q.at(base), k.at(base));
+    row->launch(ctx, codes, scheduled(ctx, work), maps);
   };
   return "";
 }
@@ -324,6 +389,7 @@ Text offer_listed(const Context& ctx, const QuantListed& call, Plan& plan) {
   const QuantAttend& a = call.codes;
   if (Text why = refuses(ctx, a); !why.empty()) return why;
   if (Text why = mixed_refuses(a); !why.empty()) return why;
+  if (a.delta) return reason_given("delta");
   const QuantListInstance90* row = find(a.attend, list_instances());
   QuantWork work;
   CodeMaps maps;
@@ -346,6 +412,7 @@ Text offer_listed(const Context& ctx, const QuantListed& call, Plan& plan) {
 extern const Kernel<QuantAttend> quant_forward_sm90 = {"sm90", offer<float_refuses, float_rows>};
 extern const Kernel<QuantAttend> quant_forward_sm90_i8 = {"sm90_i8",
                                                           offer<mixed_refuses, mixed_rows>};
+extern const Kernel<QuantAttend> quant_forward_sm90_i4 = {"sm90_i4", offer_packed};
 extern const Kernel<QuantAttend> quant_forward_sm90_integer = {
     "sm90_integer", offer<integer_refuses, integer_rows>};
 extern const Kernel<QuantAttend> quant_forward_sm90_half = {"sm90_half",

@@ -64,9 +64,12 @@ struct IntegerCodes {
     mean = call.shifts() && key_count > 0 ? call.k_mean_of(seq, r, g) : nullptr;
   }
   // Rows 8 apart share a thread's scale.
+  __device__ float row_scale(int row) const {
+    return rows.at(row >> rows.shift, rows.parts > 1 ? row % 8 : 0);
+  }
   __device__ float row_factor(int, int row) const {
     if (row >= count) return 1;
-    return scale * rows.at(row >> rows.shift, rows.parts > 1 ? row % 8 : 0);
+    return scale * row_scale(row);
   }
   // Without a branch.  A scale whose keys are all past the last is not read: an earlier one of the
   // thread stands in, or that of key 0.
