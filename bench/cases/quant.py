@@ -15,11 +15,12 @@ from .base import turned, unrecorded
 @dataclasses.dataclass(frozen=True)
 class Quant(Prefill):
     """FP8 forward over codes made beforehand, or with `quantising` from bf16 tensors in every call.
-    `sage`: SageAttention2, q and k in i8 with scales of threads, less the mean of k.  `sagebwd`:
-    q, k, v and weights in i8 with scales of blocks of 64, k less its mean.  `page`: keys in pages
-    of as many tokens, in any order, with one scale of v (and e4m3's k) a head.  The peer attends
-    to these tensors in bf16, or (`product`) multiplies 8-bit matrices, the machine's limit: as many
-    flops, nothing compared."""
+    `sage`: SageAttention2, q and k in i8 with scales of threads, less the mean of k.  `four`: the
+    same in i4, q less the means of blocks.  `sage1`: SageAttention, scales of blocks, v in f16, or
+    (`bf16_v`) as it is.  `sagebwd`: q, k, v and weights in i8 with scales of blocks of 64, k less
+    its mean.  `page`: keys in pages of as many tokens, in any order, with one scale of v (and
+    e4m3's k) a head.  The peer attends to these tensors in bf16, or (`product`) multiplies 8-bit
+    matrices, the machine's limit: as many flops, nothing compared."""
 
     b: int
     h: int
@@ -29,13 +30,16 @@ class Quant(Prefill):
     quantising: bool = False
     product: bool = False
     sage: bool = False
+    sage1: bool = False
+    bf16_v: bool = False
+    four: bool = False
     sagebwd: bool = False
     page: int = 0
     family = "quant"
 
     @property
     def limit(self):  # of the quantised specification, for normal numbers
-        return 0 if self.product else 7e-2
+        return 0 if self.product else 3e-1 if self.four else 7e-2
 
     @property
     def peer(self):
@@ -43,14 +47,21 @@ class Quant(Prefill):
 
     def words(self):
         yield from super().words()
-        yield "sage2" if self.sage else "sagebwd" if self.sagebwd else "e4m3"
+        kinds = {
+            "sage1": self.sage1,
+            "sage2": self.sage,
+            "sage2_int4": self.four,
+            "sagebwd": self.sagebwd,
+        }
+        yield next((name for name, chosen in kinds.items() if chosen), "e4m3")
+        yield "bf16_v" if self.bf16_v else None
         yield f"page{self.page}" if self.page else None
         yield "quantising" if self.quantising else None
         yield "of_product" if self.product else None
 
     @property
     def bytes(self):
-        return 5 * self.b * self.n * self.h * self.d
+        return (6 if self.sage1 else 5) * self.b * self.n * self.h * self.d
 
     def setup(self, ctx, device, seed):
         normal = self.draw(device, seed)
@@ -86,6 +97,31 @@ class Quant(Prefill):
             blocks = {"q_block": 16, "k_block": 128, "p_format": "e4m3_448"}
             return (q, k), {"v_t": v_t, "q_plain": ours[0], **scales, **groups, **blocks}
 
+        def four():
+            def packed(x, group, block, parts, **smooth):
+                shape = (*x.shape[:-1], self.d // 2)
+                return fovea.quant_quantize(
+                    ctx,
+                    x,
+                    code=torch.empty(shape, dtype=torch.uint8, device=device),
+                    code_format="i4",
+                    group=group,
+                    block=block,
+                    n=parts * -(-x.shape[1] // block),
+                    mean=True,
+                    **smooth,
+                )
+
+            k, k_scale, k_mean = packed(ours[1], "thread_k", 128, 4, smooth="sequence", means=1)
+            blocks = -(-self.n // 128)
+            less = {"smooth": "block", "means": blocks, "k": ours[1], "k_mean": k_mean}
+            q, q_scale, _, delta = packed(
+                ours[0], "thread_q", 16, 8, delta=True, deltas=blocks, **less
+            )
+            _, more = sage()
+            more |= {"q_scale": q_scale, "k_scale": k_scale, "k_mean": k_mean, "delta": delta}
+            return (q, k), {"code_format": "i4", **more}
+
         def sagebwd():
             blocks = {"block": 64, "n": -(-self.n // 64)}
             to = [torch.empty_like(x, dtype=torch.int8) for x in ours[:2]]
@@ -99,9 +135,36 @@ class Quant(Prefill):
             form = {"q_block": 64, "k_block": 64, "v_block": 64, "p_format": "i8"}
             return (q, k), {"v_t": v_t, "q_plain": ours[0], "accumulate": "f32", **scales, **form}
 
+        def sage1():
+            q, q_scale = fovea.quant_quantize(
+                ctx,
+                ours[0],
+                code=torch.empty_like(ours[0], dtype=torch.int8),
+                block=128,
+                n=-(-self.n // 128),
+            )
+            k, k_scale, mean = fovea.quant_quantize(
+                ctx,
+                ours[1],
+                code=torch.empty_like(ours[1], dtype=torch.int8),
+                block=64,
+                n=-(-self.n // 64),
+                smooth="sequence",
+                mean=True,
+                means=1,
+            )
+            scales = {"q_scale": q_scale, "k_scale": k_scale, "k_mean": mean, "q_plain": ours[0]}
+            form = {"q_block": 128, "k_block": 64, "p_format": "half", "accumulate": "half_64"}
+            v = ours[2] if self.bf16_v else ours[2].half()
+            return (q, k), {"v": v, "code_order": "plain", **scales, **form}
+
         def codes():
             if self.sage:
                 return sage()
+            if self.sage1:
+                return sage1()
+            if self.four:
+                return four()
             if self.sagebwd:
                 return sagebwd()
             (q, q_scale), (k, k_scale) = (
@@ -121,7 +184,7 @@ class Quant(Prefill):
 
         def forward():
             inputs, more = codes() if self.quantising else made
-            fovea.quant_forward(ctx, *inputs, o=o, causal=self.causal, **more, **order)
+            fovea.quant_forward(ctx, *inputs, o=o, causal=self.causal, **{**order, **more})
             return [] if self.product else [o.transpose(1, 2)]
 
         peer = unrecorded(lambda: sdpa(*theirs, is_causal=self.causal))
@@ -221,12 +284,15 @@ def cuda():
         yield from (Quant(b, 16, n, 128, causal) for causal in (False, True))
         yield from (Quant(b, 16, n, 128, quantising=x, product=True) for x in (False, True))
         yield from (Quant(b, 16, n, 128, causal, sage=True) for causal in (False, True))
+        yield from (Quant(b, 16, n, 128, causal, four=True) for causal in (False, True))
         yield from (Quant(b, 16, n, 128, True, sage=x, page=128) for x in (False, True))
         yield from (Quant(b, 16, n, 128, True, page=page) for page in (64, 32, 16))
         for x in (False, True):
             yield Quant(b, 16, n, 128, quantising=x, product=True, sage=True)
     for h, d in ((32, 64), (16, 128)):
         yield from (Quant(1, h, 16384, d, causal, sagebwd=True) for causal in (False, True))
+        yield from (Quant(1, h, 16384, d, causal, sage1=True) for causal in (False, True))
+    yield from (Quant(1, 16, 16384, 128, x, sage1=True, bf16_v=True) for x in (False, True))
     for h, d in ((32, 64), (8, 256)):
         yield from (Quant(4, h, 4096, d, page=page) for page in (0, 64, 16))
     for h, d in ((32, 64), (16, 128)):

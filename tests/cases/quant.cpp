@@ -23,14 +23,14 @@ std::string name_of(const QuantForwardCase& c) {
                                               : kMethodNames[static_cast<int>(c.method)]);
   if (c.scales == Scales::block) name += number("", c.q_block) + number("_", c.k_block);
   const std::pair<bool, const char*> flags[] = {
-      {c.causal, "_causal"},    {c.left > 0, "_left"},
-      {c.right > 0, "_right"},  {c.transposed && !c.permuted, "_plain_order"},
-      {!c.transposed, "_rows"}, {c.softcap, "_softcap"},
-      {c.sink_logit, "_sink"},  {!c.lse, "_no_lse"},
-      {c.scale > 0, "_scale"},  {c.k_mean, "_k_mean"},
-      {c.q_plain, "_q_plain"},  {c.delta, "_delta"},
-      {c.v_mean, "_v_mean"},    {c.zeros, "_zeros"},
-      {c.constant, "_constant"}};
+      {c.causal, "_causal"},     {c.left > 0, "_left"},
+      {c.right > 0, "_right"},   {c.transposed && !c.permuted, "_plain_order"},
+      {!c.transposed, "_rows"},  {c.softcap, "_softcap"},
+      {c.sink_logit, "_sink"},   {!c.lse, "_no_lse"},
+      {c.scale > 0, "_scale"},   {c.k_mean, "_k_mean"},
+      {c.q_plain, "_q_plain"},   {c.delta, "_delta"},
+      {c.v_mean, "_v_mean"},     {c.zeros, "_zeros"},
+      {c.constant, "_constant"}, {c.bf16_v, "_bf16_v"}};
   for (const auto& flag : flags) name += flag.first ? flag.second : "";
   if (c.v_block != 64) name += number("_v_block", c.v_block);
   if (c.list_rows)
@@ -173,7 +173,7 @@ class QuantForwardBuild {
   int value_dtype() const {
     switch (c_.method) {
       case Method::sage1:
-        return FOVEA_F16;
+        return c_.bf16_v ? FOVEA_BF16 : FOVEA_F16;
       case Method::tokens:
         return FOVEA_BF16;
       case Method::sagebwd:
@@ -231,6 +231,8 @@ class QuantForwardBuild {
     const auto q = static_cast<int32_t>(c_.q_block), k = static_cast<int32_t>(c_.k_block);
     switch (c_.method) {
       case Method::sage1:
+        if (c_.bf16_v)
+          return {FOVEA_P_FORMAT_HALF, FOVEA_ACCUMULATE_F32, rows, keys, channel, q, k, 0};
         return {FOVEA_P_FORMAT_HALF, FOVEA_ACCUMULATE_HALF_64, block, block, block, q, k, 0};
       case Method::sage2pp:
         return {FOVEA_P_FORMAT_E4M3_448, FOVEA_ACCUMULATE_HALF_64, rows, keys, channel, q, k, 0};
@@ -350,10 +352,10 @@ class QuantForwardBuild {
       fill(call.add("q_plain", p_->q_plain, Role::in, c_.o_dtype, {b_, s_, c_.h, c_.d}), 1);
     if (c_.v_mean)
       of_rows(call.add("v_mean", p_->v_mean, Role::in, FOVEA_F32, {key_b_, c_.g, means, c_.e}), 1);
-    if (c_.delta)
-      fill(call.add("delta", p_->delta, Role::in, FOVEA_F32,
-                    {b_, c_.h, entries_of(packed_, s_, c_.b, 128), t_}),
-           0.7 * std::sqrt(static_cast<double>(c_.d)));
+    if (!c_.delta) return;
+    deltas_ = entries_of(packed_, s_, c_.b, 128);
+    delta_ = call.add("delta", p_->delta, Role::in, FOVEA_F32, {b_, c_.h, deltas_, t_});
+    fill(delta_, 0.7 * std::sqrt(static_cast<double>(c_.d)));
   }
 
   void scales(Call& call) {
@@ -397,6 +399,7 @@ class QuantForwardBuild {
       if (c_.where == Where::paged)
         call.account(field, [&](const int64_t* i) { return pages[i[0]] != 0; });
     call.account(k_, [&](const int64_t* i) { return keys[i[0] * t_ + i[1]] != 0; });
+    if (c_.delta) account_delta(call, a);
     const int64_t pack = value_dtype() == FOVEA_U8 ? 2 : 1;
     call.account(v_, [&](const int64_t* i) {
       if (!transposed()) return keys[i[0] * t_ + i[1]] != 0;
@@ -405,13 +408,31 @@ class QuantForwardBuild {
     });
   }
 
+  // Of a block of rows, of keys that some of them see.
+  void account_delta(Call& call, const oracle::QuantAttention& a) {
+    std::vector<char> seen(b_ * deltas_ * t_);
+    for (int64_t r = 0; r < a.at.sequences; ++r) {
+      const oracle::Sequence q = oracle::sequence(a.at, r);
+      const int64_t first = q.batch * deltas_ + oracle::scale_base(a.at.query_start, r, 128);
+      for (int64_t i = 0; i < q.rows; ++i) {
+        const int64_t position = i + q.keys - q.rows;
+        for (int64_t j = 0; j < q.keys; ++j)
+          if ((a.right <= 0 || j < position + a.right) && (a.left <= 0 || j > position - a.left))
+            seen[(first + i / 128) * t_ + q.store + j] = 1;
+      }
+    }
+    call.account(delta_,
+                 [&](const int64_t* i) { return seen[(i[0] * deltas_ + i[2]) * t_ + i[3]] != 0; });
+  }
+
   const QuantForwardCase& c_;
   harness::Random random_;
   uint64_t n_ = 0;
   fovea_quant_forward_params* p_ = nullptr;
   int64_t b_ = 0, key_b_ = 0, s_ = 0, t_ = 0;
+  int64_t deltas_ = 0;
   bool packed_ = false, rows_packed_ = false;
-  size_t q_ = 0, k_ = 0, v_ = 0;
+  size_t q_ = 0, k_ = 0, v_ = 0, delta_ = 0;
   std::vector<size_t> of_rows_;  // scales and means of rows of k and v
 };
 
@@ -544,6 +565,95 @@ std::vector<QuantForwardCase> quant_run_rows() {
     c.b = 9, c.h = 16, c.g = 4, c.s = 10, c.t = 140, c.where = Where::varlen, c.causal = true;
     rows.push_back(c);
   }
+  return rows;
+}
+
+// Of the tuned kernels of v in 16 bits: every row of quant/forward_half.inc.
+std::vector<QuantForwardCase> quant_half_rows() {
+  std::vector<QuantForwardCase> rows;
+  for (int64_t d : {64, 128})
+    for (bool bf16 : {false, true}) {
+      QuantForwardCase first;
+      first.note = "tuned", first.method = Method::sage1, first.bf16_v = bf16;
+      first.q_block = bf16 ? 16 : 128, first.k_block = 64;
+      first.d = first.e = d, first.b = 1, first.s = 200, first.t = 430, first.h = 2, first.g = 1;
+      first.o_dtype = FOVEA_BF16;
+      rows.push_back(first);
+      QuantForwardCase c = first;
+      c.causal = c.k_mean = c.q_plain = true, c.o_dtype = FOVEA_F16;
+      rows.push_back(c);
+      c.s = 330, c.t = 200, c.q_plain = false, c.k_block = 128;  // rows that see nothing
+      rows.push_back(c);
+      c.causal = false, c.left = 100, c.right = 30, c.o_dtype = FOVEA_F32, c.s = 200, c.t = 430;
+      c.q_block = 64, c.q_plain = true, c.lse = false;
+      rows.push_back(c);
+      c = first;
+      c.where = Where::varlen, c.b = 3, c.s = 90, c.zeros = true;
+      rows.push_back(c);
+      c.where = Where::lengths, c.causal = c.sink_logit = true, c.q_block = 16, c.h = 4, c.g = 2;
+      rows.push_back(c);
+      c.where = Where::batched, c.zeros = false, c.constant = true, c.lay = Lay::head_first;
+      rows.push_back(c);
+      // Narrower v, then narrower q and k; a factor so large that rows have few weights.
+      c = first;
+      c.e = d / 2 + 8, c.k_mean = true;
+      rows.push_back(c);
+      c.d = d - 16, c.e = d, c.causal = true;
+      rows.push_back(c);
+      c = first;
+      c.s = 70, c.t = 130, c.scale = 30;
+      rows.push_back(c);
+      // Keys of a tail that is less than a thread's first key; many tiles; many items.
+      for (int64_t t : {1, 63, 65, 129, 257}) {
+        QuantForwardCase tail = first;
+        tail.s = 3, tail.t = t, tail.h = 1;
+        rows.push_back(tail);
+      }
+      c = first;
+      c.s = 5, c.t = 9000, c.h = 1, c.k_mean = true;
+      rows.push_back(c);
+      c.b = 9, c.h = 16, c.g = 4, c.s = 10, c.t = 140, c.where = Where::varlen, c.causal = true;
+      rows.push_back(c);
+    }
+  return rows;
+}
+
+// Of the tuned kernels: i8 with delta, and i4, with delta and without.
+std::vector<QuantForwardCase> quant_delta_rows() {
+  std::vector<QuantForwardCase> rows;
+  int n = 0;
+  for (QuantForwardCase c : quant_integer_rows()) {
+    const bool tail = c.s == 3, blocks = c.method == Method::blocks;
+    if (!blocks && !tail && c.where != Where::varlen) {
+      rows.push_back(c);
+      rows.back().method = Method::sage2_i4;
+    }
+    c.delta = true, c.q_plain = c.k_mean;
+    if (blocks || c.causal) rows.push_back(c);
+    if (blocks) continue;
+    c.method = Method::sage2_i4;
+    if (++n % 4 == 2) c.lay = Lay::head_first;
+    rows.push_back(c);
+  }
+  // Widths below an instance's, e below d and above; sixteen columns; rows over two tiles.
+  constexpr int64_t widths[][2] = {{80, 72}, {64, 40}, {16, 64}, {96, 128}, {160, 200}};
+  for (const auto& width : widths) {
+    QuantForwardCase c;
+    c.note = "tuned", c.method = Method::sage2_i4, c.d = width[0], c.e = width[1], c.q_block = 16;
+    c.s = 140, c.t = 301, c.h = 4, c.g = 2, c.causal = c.delta = c.k_mean = c.q_plain = true;
+    rows.push_back(c);
+    c.sink_logit = true, c.left = 70, c.causal = false, c.where = Where::varlen, c.b = 3;
+    rows.push_back(c);
+  }
+  // Rows of a cache, one sequence without; more work items than blocks at once.
+  QuantForwardCase c;
+  c.note = "tuned", c.method = Method::sage2_i4, c.where = Where::cache_row, c.b = 4, c.s = 70;
+  c.t = 200, c.d = c.e = 128, c.h = 2, c.g = 1, c.causal = c.delta = true, c.q_block = 16;
+  rows.push_back(c);
+  c = {};
+  c.note = "tuned", c.method = Method::sage2_i4, c.b = 2, c.h = 40, c.g = 4, c.s = 260, c.t = 261;
+  c.d = c.e = 64, c.delta = c.causal = true, c.q_block = 16;
+  rows.push_back(c);
   return rows;
 }
 
@@ -762,6 +872,8 @@ std::vector<QuantForwardCase> quant_tuned_row_rows() {
   rows.push_back(c);
   rows.push_back(c);
   rows.back().method = Method::sagebwd, rows.back().q_block = 64;
+  rows.push_back(c);
+  rows.back().method = Method::sage1;
   c.list_rows = 128, c.keep = 4, c.ascends = true, c.q_plain = false;
   rows.push_back(c);
   return rows;
@@ -796,12 +908,22 @@ std::vector<harness::Case> quant_forward_cases() {
   }
   for (const QuantForwardCase& c : quant_tuned_rows()) add(c, "sm90.d" + std::to_string(c.d));
   for (const QuantForwardCase& c : quant_integer_rows()) add(c, "sm90_i8.d" + std::to_string(c.d));
+  for (const QuantForwardCase& c : quant_delta_rows()) {
+    const int64_t width = std::max(c.d, c.e);
+    add(c, std::string(c.method == Method::sage2_i4 ? "sm90_i4" : "sm90_i8") +
+               (c.delta ? ".delta.d" : ".d") +
+               std::to_string(width <= 64    ? 64
+                              : width <= 128 ? 128
+                                             : 256));
+  }
   for (QuantForwardCase c : quant_run_rows()) {
     add(c, "sm90_integer.d" + std::to_string(c.d));
     if (c.q_block != 64 || c.k_block != 64 || c.t != 430) continue;
     c.k_block = 192, c.zeros = false, c.note = "block192_tuned";
     add(c, "sm80_i8.d" + std::to_string(c.d));
   }
+  for (const QuantForwardCase& c : quant_half_rows())
+    add(c, c.d > 64 || c.e > 64 ? "sm90_half.d128" : "sm90_half.d64");
   for (const QuantForwardCase& c : quant_method_rows()) add(c);
   QuantForwardCase c;
   c.note = "tuned", c.s = 70, c.t = 300, c.d = 80, c.e = 72, c.scales = Scales::block;
@@ -823,6 +945,7 @@ std::vector<harness::Case> quant_forward_cases() {
   const auto kind = [](const QuantForwardCase& tuned) {
     return std::string(tuned.method == Method::fa3       ? "sm90"
                        : tuned.method == Method::sagebwd ? "sm90_integer"
+                       : tuned.method == Method::sage1   ? "sm90_half"
                                                          : "sm90_i8") +
            (tuned.list_rows   ? ".lists"
             : !tuned.page     ? ""

@@ -53,6 +53,7 @@ struct QuantForwardCase {
   // q_plain: with k_mean.  zeros: a block of k and its scale hold nothing; constant: all of k.
   bool k_mean = false, q_plain = false, delta = false, v_mean = false, zeros = false,
        constant = false;
+  bool bf16_v = false;  // sage1: v of bf16 with scales of channels, q and k with those of threads
   Where where = Where::batched;
   int64_t page = 0;     // of Where::paged
   bool packed = false;  // with Where::paged: rows are packed

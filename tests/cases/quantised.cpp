@@ -66,6 +66,23 @@ void add_integers(Table& all) {
     }
 }
 
+// Every row of quant/forward_half.inc, lengths off its tiles.
+void add_halves(Table& all) {
+  for (const std::string type : {"f16", "bf16"})
+    for (const std::string width : {"64", "128"}) {
+      const std::string quantise = "quant_quantize.cuda.tile." + type + ".d" + width + "+";
+      const std::string kernel = quantise + quantise + "quant_forward.cuda.sm90_half.d" + width;
+      const std::string of =
+          " code=1 v_code=4 q_block=128 k_block=64 p_format=2 accumulate=2 q:" + type +
+          " d=" + width + " e=" + width;
+      all.kernel("halves",
+                 {"b=2 s=70 t=140 h=4 g=2 causal=1 lse k_smooth=1 sink_logit" + of,
+                  "b=1 s=150 t=300 query_start key_start h=2 g=1 k_smooth=1" + of,
+                  "b=1 s=130 t=257 h=2 g=2 window_left=40 window_right=9 o:f32 lse" + of},
+                 kernel.c_str());
+    }
+}
+
 std::vector<harness::Case> cases_of() {
   Table all = table();
   std::vector<std::string> formats(std::begin(kFormats), std::end(kFormats));
@@ -85,6 +102,7 @@ std::vector<harness::Case> cases_of() {
            true);
   all.each("edge", {"s=0 t=5 q:f16", "s=3 t=0 q:f16 lse", "h=0 g=1 s=2 t=2 q:f16"});
   add_integers(all);
+  add_halves(all);
   const std::string lists = " block_rows=64 block_keys=64 index keep=3 lse ",
                     eight = " code=1 k_smooth=1 v_group=4 p_format=1 q_block=64 k_block=64";
   all.each("lists",

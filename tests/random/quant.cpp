@@ -56,6 +56,7 @@ constexpr Method kMethods[] = {
     {FOVEA_U8, FOVEA_CODE_FORMAT_E2M1, FOVEA_SCALE_GROUP_MICRO32, FOVEA_SCALE_GROUP_MICRO32,
      FOVEA_U8, FOVEA_CODE_FORMAT_E2M1, FOVEA_SCALE_GROUP_MICRO32_T, FOVEA_P_FORMAT_E2M1_ONE},
     {FOVEA_I8, 0, kBlock, kBlock, FOVEA_I8, 0, kBlock, FOVEA_P_FORMAT_I8},
+    {FOVEA_I8, 0, kRows, kKeys, FOVEA_BF16, 0, kChannel, FOVEA_P_FORMAT_HALF},
 };
 const Method& method(Draw& d) {
   return kMethods[d.x("method")];
@@ -67,8 +68,8 @@ int scale_dtype(int group) {
 }
 
 void values(Draw& d) {
-  // FlashAttention-3, SageAttention2 and SageBwd have kernels of their own.
-  d.x("method") = d.one_in(2) ? d.one_of({0, 3, 8}) : d.below(9);
+  // FlashAttention-3, SageAttention 1 and 2 and SageBwd have kernels of their own.
+  d.x("method") = d.one_in(2) ? d.one_of({0, 2, 3, 5, 8, 9}) : d.below(10);
   const Method& m = method(d);
   d.wants("q", m.codes), d.wants("v", m.v_dtype), d.wants("v_t", m.v_dtype);
   d.drop("v"), d.drop("v_t");

@@ -14,15 +14,16 @@
 //   | 1 + n         | warpgroup n                  | the same    | the values that were zeroed    |
 //   | kTurn + n     | the warpgroup before n       | warpgroup n | its turn to take exponentials  |
 //
-// v of i8, whose products are summed in int32, has a consumer of its own: ops/quant/
-// forward_integer_sm90.cuh.
-// FlashAttention-3 (2407.08608), SageAttention2 (2411.10958).
+// v of i8, whose products are summed in int32, and of 16 bits, which are rows, have consumers of
+// their own: ops/quant/forward_integer_sm90.cuh, forward_half_sm90.cuh. FlashAttention-3
+// (2407.08608), SageAttention2 (2411.10958).
 #pragma once
 #include <concepts>
 
 #include "cuda/block/softmax.cuh"
 #include "cuda/loop/epilogue.cuh"
 #include "cuda/loop/feed_sm90.cuh"
+#include "cuda/loop/score_terms_sm90.cuh"
 
 namespace fovea::cuda {
 
@@ -53,6 +54,9 @@ struct ByteShape90 {
 //   raise(call, tile, m)    what scores of packed row m lack, in units of log2
 //   column              of v transposed, where row 0 of k stands
 //   beyond              v transposed goes on past the last key
+// Of scores with terms of rows and keys (score_terms_sm90.cuh):
+//   terms(group)        those of a warpgroup's rows
+//   unit                of a score, in units of log2; row_factor() goes without it
 // Of lists, steps of 64-key blocks each somewhere (PartBoxes):
 //   key_at(step, column)  the key in a column; past every key where there is none
 // Of pages (PagePartBoxes) key_scales() has at(PagePart).
@@ -169,11 +173,12 @@ struct ScoreFactors {
   }
 };
 
-// The online softmax of block/softmax.cuh with weights of 2^8 p, or 448 p, and a factor for each
-// part of a tile's keys; m in units of log2.
-template <int Dtype>
+// The online softmax of block/softmax.cuh with weights of Lift p, and a factor for each part of a
+// tile's keys; m in units of log2.
+template <int Dtype, int Lift = Dtype == FOVEA_I8 ? 448 : 256>
 struct LiftedSoftmax {
-  static constexpr float kLift = Dtype == FOVEA_I8 ? 8.807354922f : 8;
+  static_assert(Lift == 448 || Lift == 256 || Lift == 1);
+  static constexpr float kLift = Lift == 448 ? 8.807354922f : Lift == 256 ? 8 : 0;
   float m[2] = {kNegativeInfinity, kNegativeInfinity}, l[2] = {};
 
   template <int N, int Parts>
@@ -217,7 +222,8 @@ struct LiftedSoftmax {
   }
 
   // The same of int32 sums, their maxima taken three at a time.
-  // turn() follows the maxima.  partly: some are hidden.
+  // turn() follows the maxima.  Where it gives a 0 that ptxas does not know, all exponents follow
+  // it. partly: some are hidden.
   template <int N, int Parts>
   __device__ void weigh(ScoreTile<FOVEA_I8, N>& tile, float (&alpha)[2],
                         const float (&factor)[Parts], bool partly, auto turn) {
@@ -225,7 +231,7 @@ struct LiftedSoftmax {
     const int32_t(&sums)[N][4] = tile.sums[0];
     float(&x)[N][4] = tile.x[0];
     constexpr int each = N / Parts;
-    float top[2] = {m[0], m[1]}, base[2], sum[2] = {};
+    float top[2] = {m[0], m[1]}, base[2];
 #pragma unroll
     for (int part = 0; part < Parts; ++part) {
       int32_t most[4][2];
@@ -251,12 +257,72 @@ struct LiftedSoftmax {
 #pragma unroll
       for (int c = 0; c < 4; ++c) x[j][c] = static_cast<float>(sums[j][c]);
     if (partly) Tile::hide(x);
+    constexpr bool begins = std::same_as<decltype(turn()), float>;
+    if constexpr (begins) {
+      const float zero = turn();
+      base[0] += zero, base[1] += zero;
+    }
 #pragma unroll
     for (int j = 0; j < N; ++j)
 #pragma unroll
       for (int c = 0; c < 4; ++c) x[j][c] = fmaf(x[j][c], factor[j / each], -base[c / 2]);
+    if constexpr (begins)
+      weights(x, alpha);
+    else
+      weights(x, alpha, turn);
+  }
+
+  // x = factor sum + term.
+  template <int N, int Parts>
+  __device__ static void add(ScoreTile<FOVEA_I8, N>& tile, const float (&factor)[Parts],
+                             const ScoreTerms<8 * N>& terms) {
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const float4 four = terms[j / 2];
+      const float term[2] = {j % 2 ? four.z : four.x, j % 2 ? four.w : four.y};
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        tile.x[0][j][c] =
+            fmaf(static_cast<float>(tile.sums[0][j][c]), factor[j / (N / Parts)], term[c % 2]);
+    }
+  }
+  // The same of scores `unit` x, which add() made, hidden ones -inf.
+  template <int N>
+  __device__ void weigh_terms(ScoreTile<FOVEA_I8, N>& tile, float (&alpha)[2], float unit,
+                              auto turn) {
+    float(&x)[N][4] = tile.x[0];
+    float most[4][2], top[2], base[2];
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const float larger = fmaxf(x[j][2 * half], x[j][2 * half + 1]);
+        most[j % 4][half] = j < 4 ? larger : fmaxf(most[j % 4][half], larger);
+      }
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      top[half] = fmaxf(
+          m[half],
+          fmaxf(fmaxf(most[0][half], most[1][half]), fmaxf(most[2][half], most[3][half])) * unit);
+    move(top, alpha, base);
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+#pragma unroll
+      for (int c = 0; c < 4; ++c) x[j][c] = fmaf(x[j][c], unit, -base[c / 2]);
+    weights(x, alpha, turn);
+  }
+
+ private:
+  // x becomes the weights 2^x, of which l takes the sum.
+  template <int N>
+  __device__ void weights(float (&x)[N][4], const float (&alpha)[2], auto turn) {
     sm90::pin(x);
     turn();
+    weights(x, alpha);
+  }
+  template <int N>
+  __device__ void weights(float (&x)[N][4], const float (&alpha)[2]) {
+    float sum[2] = {};
 #pragma unroll
     for (int j = 0; j < N; ++j)
 #pragma unroll
@@ -270,8 +336,6 @@ struct LiftedSoftmax {
 #pragma unroll
     for (int half = 0; half < 2; ++half) l[half] = fmaf(l[half], alpha[half], sum[half]);
   }
-
- private:
   // m becomes the quad's `top`.
   __device__ void move(float (&top)[2], float (&alpha)[2], float (&base)[2]) {
 #pragma unroll
@@ -309,10 +373,14 @@ __device__ inline void clear_tail(unsigned char* tile, int keys, int from = 0) {
   }
 }
 
-// The sums of rows lie behind what the feed needs.
+// The sums of rows lie behind what the feed needs, terms of a tile's scores behind these.
 template <class Shape, class Source>
 struct ByteLayout90 : SharedLayout90<Shape, Source, WindowMask> {
-  int sums = this->template of<float4>(Shape::BM * Shape::E / 4);
+  static constexpr bool has_terms = requires(const typename Source::Steps& steps) {
+    steps.terms(0);
+  };
+  int sums = this->template of<float4>(Shape::BM * Shape::E / 4),
+      terms = this->template of<float4>(has_terms ? Shape::BM / 16 * Shape::BN / 4 : 0);
 };
 
 template <class Shape, class Source>
@@ -417,6 +485,8 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
   using Softmax = LiftedSoftmax<Dtype>;
   float4* const sums = reinterpret_cast<float4*>(shared.base + layout.sums) + group * (64 * E / 4) +
                        threadIdx.x % 128;
+  static constexpr bool kTerms = layout.has_terms;
+  static_assert(!kTerms || (Source::Steps::blocks && !kPaged && !Keys::listed));
 
   __device__ __forceinline__ void run() {
     this->each_item([&](const Slot& work) { consume(work); });
@@ -447,8 +517,13 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
     const auto weigh = [&](int n) {
       if (blocks) factor.find();
       const bool partly = n < full_begin || n >= full_end;
-      hide(work, n, row, partly, absent, x);
-      state.weigh(x, alpha, factor.of, partly || absent, [&] { this->take_turn(); });
+      if constexpr (kTerms) {
+        add_terms(work, n, first, row, partly, factor.of, x);
+        state.weigh_terms(x, alpha, work.unit, [&] { this->take_turn(); });
+      } else {
+        hide(work, n, row, partly, absent, x);
+        state.weigh(x, alpha, factor.of, partly || absent, [&] { this->take_turn(); });
+      }
     };
     // Of pages: the scales of step n, whose K is next.  It waits for no stage that is still held.
     const auto load_ahead = [&](int n) {
@@ -499,6 +574,7 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
       this->scores(x, at);
       if constexpr (kPaged) absent = absent_of(at);
       factor.load(work.key_scales(), begins(work, at, last)), factor.take();
+      if constexpr (kTerms) load_terms(work, last);
       if constexpr (blocks && !Keys::listed && !kPaged)
         factor.load(scales, Keys{work, max(last - 1, first)});
       sm90::wait<0>();
@@ -518,13 +594,7 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
 #pragma unroll 1
         for (; n >= stop; --n, accumulate = true) step(n, accumulate);
         if (n < first) break;
-#pragma unroll
-        for (int j = 0; j < E / 8; ++j) {
-          float4 at = kept ? sums[j * 128] : make_float4(0.f, 0.f, 0.f, 0.f);
-          at.x = fmaf(at.x, behind[0], o[j][0]), at.y = fmaf(at.y, behind[0], o[j][1]);
-          at.z = fmaf(at.z, behind[1], o[j][2]), at.w = fmaf(at.w, behind[1], o[j][3]);
-          sums[j * 128] = at;
-        }
+        keep(o, kept, behind);
         behind[0] = behind[1] = 1.f, kept = true;
       }
       shared.q_pipe().release(q_at);
@@ -558,6 +628,35 @@ struct ByteConsumer90 : CodeConsumer90<Shape, Source, Epilogue> {
       return *shared.absent(k);
     else
       return Pages{reinterpret_cast<const int*>(shared.absent(k)), 0}.absent();
+  }
+  // What o has summed joins the sums in shared memory, if any are `kept` there.
+  __device__ __forceinline__ void keep(const float (&o)[E / 8][4], bool kept,
+                                       const float (&behind)[2]) const {
+#pragma unroll
+    for (int j = 0; j < E / 8; ++j) {
+      float4 at = kept ? sums[j * 128] : make_float4(0.f, 0.f, 0.f, 0.f);
+      at.x = fmaf(at.x, behind[0], o[j][0]), at.y = fmaf(at.y, behind[0], o[j][1]);
+      at.z = fmaf(at.z, behind[1], o[j][2]), at.w = fmaf(at.w, behind[1], o[j][3]);
+      sums[j * 128] = at;
+    }
+  }
+
+  // Asks for the terms of step n.
+  __device__ __forceinline__ void load_terms(const Slot& work, int n) const {
+    ScoreTerms<BN>(shared.base + layout.terms).load(work.terms(group), n * BN, work.tile.keys - 1);
+  }
+  // x becomes scores of step n with their terms, which were asked for.  The walk ends with `first`.
+  template <int Parts>
+  __device__ __forceinline__ void add_terms(const Slot& work, int n, int first, int row,
+                                            bool partly, const float (&factor)[Parts],
+                                            ScoreTile<Dtype, BN / 8>& x) const {
+    const ScoreTerms<BN> terms(shared.base + layout.terms);
+    terms.wait();
+    Softmax::add(x, factor, terms);
+    terms.release();
+    if (n > first) load_terms(work, n - 1);
+    // Not before: a term may be NaN where nobody sees it.
+    if (partly) work.mask.apply(x.x, n * BN, row, kNegativeInfinity);
   }
   // Hides what the mask does, where step n is not whole, and `absent` parts.
   __device__ __forceinline__ void hide(const Slot& work, int n, int row, bool partly,

@@ -10,16 +10,6 @@
 
 namespace fovea::cuda {
 
-// The tiles that the mask leaves.
-struct IntegerTiles : SeenTiles, IntegerCodes {
-  using Call = QuantAttend;
-  static constexpr bool reads_device = true, blocks = true;
-
-  __device__ void start(const QuantAttend& call, const RowTile& tile, int, WindowMask&) {
-    find(call, tile, tile.rows.seq);
-  }
-};
-
 template <QuantConfig90 C>
 QuantInstance90 quant_sm90_instance() {
   static_assert(C.dtype == FOVEA_I8);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The choice among the Hopper instances of quant_forward, their grids and tensor maps.
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "core/chunk.h"
@@ -44,7 +45,7 @@ bool in_runs(const QuantAttend& a) {
 }
 
 // Every row in this build that is for the keys of a call, narrow widths first: e4m3; i8 with v of
-// e4m3; i8 alone.
+// e4m3, with delta or without; i8 alone; i8 with v of 16 bits.
 const std::vector<QuantInstance90>& float_rows(const QuantAttend& a) {
   static const std::vector<QuantInstance90> rows = {
 #define FOVEA_INSTANCE(...) quant_sm90_instance<QuantConfig90 __VA_ARGS__>(),
@@ -58,6 +59,12 @@ const std::vector<QuantInstance90>& mixed_rows(const QuantAttend& a) {
 #include "instances/quant_forward_i8_sm90.inc"
 #undef FOVEA_INSTANCE
   };
+  static const std::vector<QuantInstance90> deltas = {
+#define FOVEA_INSTANCE(...) quant_delta_sm90_instance<QuantConfig90 __VA_ARGS__>(),
+#include "instances/quant_forward_delta_sm90.inc"
+#undef FOVEA_INSTANCE
+  };
+  if (a.delta) return deltas;
   return a.paged() ? paged_rows().mixed : rows;
 }
 const std::vector<QuantInstance90>& integer_rows(const QuantAttend&) {
@@ -67,6 +74,24 @@ const std::vector<QuantInstance90>& integer_rows(const QuantAttend&) {
 #undef FOVEA_INSTANCE
   };
   return rows;
+}
+// Of forward_half.inc: those of v's dtype.
+struct HalfInstances {
+  std::vector<QuantInstance90> f16, bf16;
+
+  template <HalfConfig90 C>
+  void add() {
+    (C.dtype == FOVEA_F16 ? f16 : bf16).push_back(quant_half_sm90_instance<C>());
+  }
+  HalfInstances() {
+#define FOVEA_INSTANCE(...) add<HalfConfig90 __VA_ARGS__>();
+#include "instances/quant_forward_half_sm90.inc"
+#undef FOVEA_INSTANCE
+  }
+};
+const std::vector<QuantInstance90>& half_rows(const QuantAttend& a) {
+  static const HalfInstances rows;
+  return a.v_kind == ValueKind::f16 ? rows.f16 : rows.bf16;
 }
 
 // Every row of listed.inc in this build, narrow widths first.
@@ -95,15 +120,24 @@ Text map_codes(const QuantAttend& a, const ByteTiles90& row, CodeMaps& maps) {
   // (b, g, e, padded) as rows of one head: (b, e, g, padded).
   const int64_t* v = a.v_t.stride;
   const View<4> v_rows{a.v_t.data, {v[0], v[2], v[1], v[3]}};
+  const int32_t half = a.v_kind == ValueKind::f16 ? FOVEA_F16 : FOVEA_BF16;
+  const MapOf columns{v_rows,
+                      FOVEA_E4M3,
+                      caches,
+                      call.e,
+                      call.g,
+                      a.padded,
+                      row.width,
+                      1,
+                      runs ? run : row.v_panel,
+                      runs ? Interleave::runs : Interleave::none};
+  const MapOf values{call.v, half, caches, call.t, call.g, call.e, keys, 1, row.v_panel};
   return map_each(
       {{"q",
         {call.q, FOVEA_E4M3, call.b, call.s, call.h, call.d, row.rows, 1, row.q_panel},
         maps.q},
        {"k", {call.k, FOVEA_E4M3, caches, call.t, call.g, call.d, keys, 1, row.q_panel}, maps.k},
-       {"v_t",
-        {v_rows, FOVEA_E4M3, caches, call.e, call.g, a.padded, row.width, 1,
-         runs ? run : row.v_panel, runs ? Interleave::runs : Interleave::none},
-        maps.v}});
+       {a.v_t ? "v_t" : "v", a.v_t ? columns : values, maps.v}});
 }
 
 QuantWork work_of(const Context& ctx, const QuantAttend& a, const ByteTiles90& row) {
@@ -112,8 +146,9 @@ QuantWork work_of(const Context& ctx, const QuantAttend& a, const ByteTiles90& r
   const int64_t row_tiles = ceil_div(call.sequences.query_max, row.rows);
   const int64_t heads = call.sequences.count * call.h;
   const bool causal = call.mask.window.right > 0;
-  const int32_t section = section_of(
-      heads, call.h / call.g, call.sequences.key_max * (call.d + call.e), device.l2_bytes, causal);
+  const int64_t key_bytes = call.d + call.e * (a.v_t ? 1 : 2);
+  const int32_t section = section_of(heads, call.h / call.g, call.sequences.key_max * key_bytes,
+                                     device.l2_bytes, causal);
   const TileOrder order{static_cast<int32_t>(row_tiles),
                         static_cast<int32_t>(heads),
                         1,
@@ -144,9 +179,16 @@ Text pages_refuse(const QuantAttend& a) {
   return blocks_refuse("k_scale", a.k_axis);
 }
 
+// "" or what v is not.
+Text permuted_refuses(const QuantAttend& a, ValueKind kind, const char* words) {
+  if (!a.v_t || !a.permuted)
+    return "v_t of code_order FOVEA_CODE_ORDER_V_PERM16 is not given, wanted in place of v";
+  return a.v_kind == kind ? "" : words;
+}
+
 // "" or what is not e4m3 with one scale for all keys, in a row or in pages.
 Text values_refuse(const QuantAttend& a) {
-  if (a.v_kind != ValueKind::e4m3) return "v_t is not e4m3";
+  if (Text why = permuted_refuses(a, ValueKind::e4m3, "v_t is not e4m3"); !why.empty()) return why;
   if (a.v_axis.block || a.v_axis.micro_t()) return "v_scale is not one of all keys";
   return pages_refuse(a);
 }
@@ -156,6 +198,7 @@ Text float_refuses(const QuantAttend& a) {
   if (Text why = values_refuse(a); !why.empty()) return why;
   if (a.kind != ValueKind::e4m3) return "q and k are not e4m3";
   if (a.p_format != FOVEA_P_FORMAT_E4M3_256) return "p_format is not FOVEA_P_FORMAT_E4M3_256";
+  if (a.delta) return reason_given("delta");
   if (a.k_mean) return reason_given("k_mean");
   const auto blocks = [](const ScaleAxis& axis) {
     return axis.group == FOVEA_SCALE_GROUP_BLOCK &&
@@ -197,12 +240,14 @@ Text codes_refuse(const QuantAttend& a) {
 Text mixed_refuses(const QuantAttend& a) {
   if (Text why = values_refuse(a); !why.empty()) return why;
   if (a.p_format != FOVEA_P_FORMAT_E4M3_448) return "p_format is not FOVEA_P_FORMAT_E4M3_448";
+  if (a.delta && a.delta.stride[3] > kIndexMax) return "keys of delta lie 2^32 bytes apart or more";
   return codes_refuse(a);
 }
 
 // "" or what is not SageBwd's.
 Text integer_refuses(const QuantAttend& a) {
-  if (a.v_kind != ValueKind::i8) return "v_t is not i8";
+  if (Text why = permuted_refuses(a, ValueKind::i8, "v_t is not i8"); !why.empty()) return why;
+  if (a.delta) return reason_given("delta");
   if (a.paged()) return reason_given("page_table");
   if (Text why = codes_refuse(a); !why.empty()) return why;
   if (a.k_axis.group != FOVEA_SCALE_GROUP_BLOCK) return "k_group is not block";
@@ -212,14 +257,21 @@ Text integer_refuses(const QuantAttend& a) {
   return blocks_refuse("v_scale", a.v_axis);
 }
 
+// "" or what is not SageAttention's: v in 16 bits, as rows.  So p_format is half.
+Text half_refuses(const QuantAttend& a) {
+  if (a.v_t) return reason_given("v_t");
+  if (a.v_kind != ValueKind::f16 && a.v_kind != ValueKind::bf16) return "v is not f16 or bf16";
+  if (a.delta) return reason_given("delta");
+  if (a.paged()) return reason_given("page_table");
+  if (a.v_axis.block) return "v_scale is not one of all keys";
+  return codes_refuse(a);
+}
+
 // "" or why no instance can serve the call.
 Text refuses(const Context& ctx, const QuantAttend& a) {
   const Attend& call = a.attend;
   if (Text why = hopper_refuses(ctx, call.sequences); !why.empty()) return why;
-  if (!a.v_t || !a.permuted)
-    return "v_t of code_order FOVEA_CODE_ORDER_V_PERM16 is not given, wanted in place of v";
   if (call.score.softcap > 0) return reason_given("softcap");
-  if (a.delta) return reason_given("delta");
   if (a.v_mean) return reason_given("v_mean");
   if (!call.h || !call.sequences.count || !call.t || !call.s)
     return "there are no rows, keys or heads";
@@ -241,11 +293,41 @@ Text prepare(const Context& ctx, const QuantAttend& a, const ByteTiles90* row, Q
   return map_codes(a, *row, maps);
 }
 
+// Rows of codes side by side, from `data` on.
+View<4> dense(void* data, int64_t rows, int64_t heads, int64_t columns) {
+  return {data, {rows * heads * columns, heads * columns, columns, 1}};
+}
+// A call of i4 as one of i8, whose codes are at `q` and `k`.
+QuantAttend unpacked(QuantAttend a, void* q, void* k) {
+  Attend& call = a.attend;
+  call.q = dense(q, call.s, call.h, call.d), call.k = dense(k, call.t, call.g, call.d);
+  a.kind = ValueKind::i8;
+  return a;
+}
+// "" or which packed rows cannot be read by pieces of 8 bytes.
+Text unpacking_refuses(const QuantAttend& a) {
+  if (!a.attend.sequences.caches) return "there are no rows of k";
+  for (const auto& [x, name] : {std::pair{&a.attend.q, "q"}, std::pair{&a.attend.k, "k"}})
+    if (!chunked(*x, 1, 8))
+      return Text(name) + " has rows that are not contiguous and 8-byte aligned";
+  if (reinterpret_cast<uintptr_t>(a.v_t.data) % 16) return reason_rows("v_t");
+  return "";
+}
+
 // With the counters that many work items need.
 QuantWork scheduled(Context& ctx, QuantWork work) {
   if (work.schedule.items > device_info(ctx).multiprocessors)
     work.schedule.counters = counters(ctx);
   return work;
+}
+
+// What the name of a call's kernel ends with.
+Text ending(const QuantAttend& a, int width) {
+  const char* const kind = a.delta      ? ".delta.d"
+                           : !a.paged() ? ".d"
+                           : in_runs(a) ? ".runs.d"
+                                        : ".pages.d";
+  return kind + Text::number(width);
 }
 
 template <Text (*Refuses)(const QuantAttend&),
@@ -257,12 +339,37 @@ Text offer(const Context& ctx, const QuantAttend& a, Plan& plan) {
   QuantWork work;
   CodeMaps maps;
   if (Text why = prepare(ctx, a, row, work, maps); !why.empty()) return why;
-  plan.kernel += (!a.paged()   ? ".d"
-                  : in_runs(a) ? ".runs.d"
-                               : ".pages.d") +
-                 Text::number(row->width);
+  plan.kernel += ending(a, row->width);
   plan.launch = [a, row, maps, work](Context& ctx, void*) {
     row->launch(ctx, a, scheduled(ctx, work), maps);
+  };
+  return "";
+}
+
+// Codes of 4 bits as i8 in the workspace.
+Text offer_packed(const Context& ctx, const QuantAttend& a, Plan& plan) {
+  if (a.kind != ValueKind::i4) return "q and k are not i4";
+  if (a.paged()) return reason_given("page_table");
+  if (Text why = refuses(ctx, a); !why.empty()) return why;
+  if (Text why = unpacking_refuses(a); !why.empty()) return why;
+  // Planning has no workspace: any aligned address stands for it.
+  const QuantAttend codes = unpacked(a, a.v_t.data, a.v_t.data);
+  if (Text why = mixed_refuses(codes); !why.empty()) return why;
+  const QuantInstance90* row = find(a.attend, mixed_rows(codes));
+  QuantWork work;
+  CodeMaps maps;
+  if (Text why = prepare(ctx, codes, row, work, maps); !why.empty()) return why;
+  plan.kernel += ending(a, row->width);
+  const Attend& call = a.attend;
+  const auto q = plan.workspace.add<int8_t>(call.b, call.s, call.h, call.d);
+  const auto k = plan.workspace.add<int8_t>(call.sequences.caches, call.t, call.g, call.d);
+  plan.launch = [a, row, work, q, k](Context& ctx, void* base) {
+    const QuantAttend codes = unpacked(a, q.at(base), k.at(base));
+    CodeMaps maps;
+    if (const Text why = map_codes(codes, *row, maps); !why.empty())
+      fail(FOVEA_UNSUPPORTED, "quant_forward: %s", why.c_str());
+    quant_unpack(ctx, a, q.at(base), k.at(base));
+    row->launch(ctx, codes, scheduled(ctx, work), maps);
   };
   return "";
 }
@@ -282,6 +389,7 @@ Text offer_listed(const Context& ctx, const QuantListed& call, Plan& plan) {
   const QuantAttend& a = call.codes;
   if (Text why = refuses(ctx, a); !why.empty()) return why;
   if (Text why = mixed_refuses(a); !why.empty()) return why;
+  if (a.delta) return reason_given("delta");
   const QuantListInstance90* row = find(a.attend, list_instances());
   QuantWork work;
   CodeMaps maps;
@@ -304,8 +412,11 @@ Text offer_listed(const Context& ctx, const QuantListed& call, Plan& plan) {
 extern const Kernel<QuantAttend> quant_forward_sm90 = {"sm90", offer<float_refuses, float_rows>};
 extern const Kernel<QuantAttend> quant_forward_sm90_i8 = {"sm90_i8",
                                                           offer<mixed_refuses, mixed_rows>};
+extern const Kernel<QuantAttend> quant_forward_sm90_i4 = {"sm90_i4", offer_packed};
 extern const Kernel<QuantAttend> quant_forward_sm90_integer = {
     "sm90_integer", offer<integer_refuses, integer_rows>};
+extern const Kernel<QuantAttend> quant_forward_sm90_half = {"sm90_half",
+                                                            offer<half_refuses, half_rows>};
 extern const Kernel<QuantListed> quant_listed_sm90_i8 = {"sm90_i8.lists", offer_listed};
 
 }  // namespace fovea

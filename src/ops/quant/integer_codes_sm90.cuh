@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Codes of SageAttention2 and SageBwd on the 8-bit Hopper sweep: i8 q and k with scales of threads
-// or blocks, v of e4m3 with scales of channels or of i8 with scales of blocks.
+// Codes of SageAttention 1, 2 and SageBwd on the 8-bit Hopper sweep: i8 q and k with scales of
+// threads or blocks, v of e4m3 with scales of channels, of i8 with scales of blocks, or of 16 bits.
 #pragma once
 #include "cuda/loop/attend_fp8_sm90.cuh"
 #include "cuda/tile/convert.cuh"
@@ -64,9 +64,12 @@ struct IntegerCodes {
     mean = call.shifts() && key_count > 0 ? call.k_mean_of(seq, r, g) : nullptr;
   }
   // Rows 8 apart share a thread's scale.
+  __device__ float row_scale(int row) const {
+    return rows.at(row >> rows.shift, rows.parts > 1 ? row % 8 : 0);
+  }
   __device__ float row_factor(int, int row) const {
     if (row >= count) return 1;
-    return scale * rows.at(row >> rows.shift, rows.parts > 1 ? row % 8 : 0);
+    return scale * row_scale(row);
   }
   // Without a branch.  A scale whose keys are all past the last is not read: an earlier one of the
   // thread stands in, or that of key 0.
@@ -148,6 +151,16 @@ struct IntegerCodes {
               : __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(pairs[i]));
       x[2 * i] = two.x, x[2 * i + 1] = two.y;
     }
+  }
+};
+
+// The tiles that the mask leaves.
+struct IntegerTiles : SeenTiles, IntegerCodes {
+  using Call = QuantAttend;
+  static constexpr bool reads_device = true, blocks = true;
+
+  __device__ void start(const QuantAttend& call, const RowTile& tile, int, WindowMask&) {
+    find(call, tile, tile.rows.seq);
   }
 };
 

@@ -426,9 +426,10 @@ extern const Kernel<QuantListed> quant_listed_host;
 // CUDA builds only.  tile: aligned rows of 64, 128 or 256 columns; any: every valid call.
 extern const Kernel<Quantize> quant_quantize_tile, quant_quantize_any;
 extern const Kernel<Dequantize> quant_dequantize_rows, quant_dequantize_any;
-// sm90, sm90_i8, sm90_integer: Hopper's tensor cores; sm80_i8: mma.sync; simt: every valid call.
-extern const Kernel<QuantAttend> quant_forward_sm90, quant_forward_sm90_i8,
-    quant_forward_sm90_integer, quant_forward_sm80_i8, quant_forward_simt;
+// sm90, sm90_i8, sm90_i4, sm90_integer, sm90_half: Hopper's tensor cores; sm80_i8: mma.sync; simt:
+// every valid call.
+extern const Kernel<QuantAttend> quant_forward_sm90, quant_forward_sm90_i8, quant_forward_sm90_i4,
+    quant_forward_sm90_integer, quant_forward_sm90_half, quant_forward_sm80_i8, quant_forward_simt;
 extern const Kernel<QuantListed> quant_listed_sm90_i8, quant_listed_simt;
 
 }  // namespace fovea

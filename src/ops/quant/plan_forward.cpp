@@ -278,10 +278,10 @@ Plan plan(const Context& ctx, const fovea_quant_forward_params& params) {
   if (params.index.data)
     return choose(kForward, ctx, listed, quant_listed_host,
                   FOVEA_CUDA_KERNELS(quant_listed_sm90_i8, quant_listed_simt));
-  return choose(
-      kForward, ctx, listed.codes, quant_forward_host,
-      FOVEA_CUDA_KERNELS(quant_forward_sm90, quant_forward_sm90_i8, quant_forward_sm90_integer,
-                         quant_forward_sm80_i8, quant_forward_simt));
+  return choose(kForward, ctx, listed.codes, quant_forward_host,
+                FOVEA_CUDA_KERNELS(quant_forward_sm90, quant_forward_sm90_i8, quant_forward_sm90_i4,
+                                   quant_forward_sm90_integer, quant_forward_sm90_half,
+                                   quant_forward_sm80_i8, quant_forward_simt));
 }
 
 }  // namespace fovea
