@@ -145,39 +145,45 @@ def unshard(x, group=None, *, dim=1, layout="zigzag", tokens=None):
     return _Whole.apply(x, axes, dim % x.dim(), layout, made)
 
 
-def arriving(peers, x, dim, layout, tokens, step=0):
-    """joined() of an x whose chunks are contiguous in the whole text: they come to their places.
-    The whole, and what waits for the n-th chunks of all ranks; those of lower n come first."""
+def arriving(peers, xs, dim, layout, tokens):
+    """joined() of tensors whose chunks are contiguous in the whole text: they come to their places.
+
+    The wholes, and wait(n, lower): until the n-th chunks are there, of all ranks, or with `lower` of
+    those below this one.  Chunks of lower n come first, all tensors' together."""
     rank, size = peers.rank, peers.size
     of = [chunks(r, size, tokens, layout) for r in range(size)]
-    shape = list(x.shape)
-    shape[dim] = sum(n for spans in of for _, n in spans)
-    whole = x.new_empty(shape)
-    rooms = [[whole.narrow(dim, a, n) for a, n in spans] for spans in of]
-    mine = x.contiguous().split([n for _, n in of[rank]], dim)
+    wholes, rooms, mine = [], [], []
+    for x in xs:
+        shape = list(x.shape)
+        shape[dim] = sum(n for spans in of for _, n in spans)
+        wholes.append(x.new_empty(shape))
+        rooms.append([[wholes[-1].narrow(dim, a, n) for a, n in spans] for spans in of])
+        mine.append(x.contiguous().split([n for _, n in of[rank]], dim))
     coming = [
         [
-            peers.exchange((rank + d) % size, [part], (rank - d) % size, [rooms[rank - d][n]],
-                           step + n * size + d)
+            peers.exchange((rank + d) % size, [parts[n] for parts in mine], (rank - d) % size,
+                           [room[rank - d][n] for room in rooms], n * size + d)
             for d in range(1, size)
         ]
-        for n, part in enumerate(mine)
+        for n in range(len(of[rank]))
     ]  # fmt: skip
-    for room, part in zip(rooms[rank], mine):
-        room.copy_(part)
+    for room, parts in zip(rooms, mine):
+        for place, part in zip(room[rank], parts):
+            place.copy_(part)
 
-    def wait(n):
-        for one in coming[n]:
+    def wait(n, lower=False):
+        now = rank if lower else len(coming[n])  # the d-th came from rank - d, or from above
+        for one in coming[n][:now]:
             one()
-        coming[n] = []
+        coming[n][:now] = [lambda: None] * now
 
-    return whole, wait
+    return wholes, wait
 
 
 def joined(peers, x, dim, layout, tokens):
     """All shards of one group, in the order of the text."""
     if x.shape[:dim].numel() == 1:
-        whole, wait = arriving(peers, x, dim, layout, tokens)
+        (whole,), wait = arriving(peers, [x], dim, layout, tokens)
         for n, _ in enumerate(chunks(peers.rank, peers.size, tokens, layout)):
             wait(n)
         return whole

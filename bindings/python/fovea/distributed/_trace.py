@@ -47,22 +47,21 @@ def trace(q, k, v, group=None, *, keep, block_rows=64, block_keys=64, causal=Fal
 
     peers.agree(check, describe)
     spans = _order.chunks(peers.rank, peers.size, q.shape[1], layout)
-    waits = []
+    wait = None
     if q.shape[0] == 1:
-        made = [
-            _order.arriving(peers, x, 1, layout, x.shape[1], step)
-            for x, step in ((k, 0), (v, 2 * peers.size))
-        ]
-        (keys, values), waits = zip(*made)
+        (keys, values), wait = _order.arriving(peers, [k, v], 1, layout, k.shape[1])
     else:
         keys, values = [_order.joined(peers, x, 1, layout, x.shape[1]) for x in (k, v)]
-    # Causally the rows of a first chunk see first chunks alone: the others come meanwhile.
+    # Causally the rows of a first chunk see first chunks of lower ranks alone: the others come
+    # meanwhile.
     early = causal and len(spans) == 2 and sum(spans[0]) > block_keys
     parts, at = [], 0
     for i, (first, tokens) in enumerate(spans):
         rows, last = q[:, at : at + tokens], keys.shape[1]
-        for n in range(len(spans)) if not early else (i,):
-            for wait in waits:
+        if wait and early and i == 0:
+            wait(0, lower=True)
+        elif wait:
+            for n in range(len(spans)):
                 wait(n)
         if causal:
             # With one block of keys no branch is halved, which changes the order of the places.
