@@ -19,7 +19,7 @@
 //   | 1             | consumers          | consumers    | ds, where dq follows in the same step     |
 //   | 2             | the first consumer | the second   | the second's first step, half a step late |
 //
-// Wide heads form dq of a tile in the step after, so that a consumer may be a step ahead: one's
+// dq of a tile is formed in the step after, so that a consumer may be a step ahead: one's
 // products then run beside the other's ds.  ds has three tiles.  A consumer writes one once the
 // tile before is full.  By then both have read what lay there.
 // FlashAttention-3 (2407.08608).
@@ -47,7 +47,7 @@ struct BackwardShape90 {
   // Where a tile's exponents run.  Ahead: under ds k and ds' q of the tile before.  Else under its
   // own v dout': exponents of narrow heads take longer, and dv can be delayed.
   static constexpr bool ahead = D > 64 || !Dscores::weights;
-  static constexpr bool late = D > 64 && Dscores::weights;  // dq, by a step
+  static constexpr bool late = Dscores::weights;  // dq, by a step
   static constexpr int StagesS = late ? 3 : 2;
   using TileK = Swizzled<BN, D>;
   using TileV = Swizzled<BN, E>;
@@ -60,6 +60,7 @@ struct BackwardShape90 {
   static_assert(StagesO == 2, "a tile's stage of dout says whether it is even");
   static constexpr int row_stats_bytes = Dscores::stats * BM * 4;
   static constexpr int shared_bytes = BackwardLayout90<BackwardShape90>().bytes;
+  static_assert(shared_bytes <= 227 * 1024);
 };
 
 // A consumer warpgroup: 64 of the block's keys.
