@@ -13,7 +13,15 @@
 // goes through shared memory, where each consumer reads it for its half of dq = ds k.
 // dq is summed in the workspace, key block after key block, by a semaphore for each row tile.
 // Blocks start in that order, so none waits for a later one.
-// Named barrier 1: both consumers have written ds.  Shared memory, mbarriers: BackwardShared90.
+// Shared memory, mbarriers: BackwardShared90.
+//
+//   | named barrier | who arrives        | who waits    | what it guards                            |
+//   | 1             | consumers          | consumers    | ds, where dq follows in the same step     |
+//   | 2             | the first consumer | the second   | the second's first step, half a step late |
+//
+// dq of a tile is formed in the step after, so that a consumer may be a step ahead: one's
+// products then run beside the other's ds.  ds has three tiles.  A consumer writes one once the
+// tile before is full.  By then both have read what lay there.
 // FlashAttention-3 (2407.08608).
 #pragma once
 #include <new>
@@ -39,6 +47,8 @@ struct BackwardShape90 {
   // Where a tile's exponents run.  Ahead: under ds k and ds' q of the tile before.  Else under its
   // own v dout': exponents of narrow heads take longer, and dv can be delayed.
   static constexpr bool ahead = D > 64 || !Dscores::weights;
+  static constexpr bool late = Dscores::weights;  // dq, by a step
+  static constexpr int StagesS = late ? 3 : 2;
   using TileK = Swizzled<BN, D>;
   using TileV = Swizzled<BN, E>;
   using TileQ = Swizzled<BM, D>;
@@ -50,6 +60,7 @@ struct BackwardShape90 {
   static_assert(StagesO == 2, "a tile's stage of dout says whether it is even");
   static constexpr int row_stats_bytes = Dscores::stats * BM * 4;
   static constexpr int shared_bytes = BackwardLayout90<BackwardShape90>().bytes;
+  static_assert(shared_bytes <= 227 * 1024);
 };
 
 // A consumer warpgroup: 64 of the block's keys.
@@ -66,6 +77,8 @@ class BackwardConsumer90 {
   using Shared = BackwardShared90<Shape>;
   using QState = typename Shared::QState;
   using DoutState = typename Shared::DoutState;
+  using DsState = typename Shared::DsState;
+  static constexpr bool Ahead = Shape::ahead, Late = Shape::late;
   static constexpr int Panels = TileK::panels;
 
  public:
@@ -115,10 +128,18 @@ class BackwardConsumer90 {
       issue_scores(q_at);
       sm90::wait<0>();
       sm90::pin(x[0]);
-      if constexpr (Shape::ahead) weigh(q_at, tile.m);
+      if constexpr (Ahead) weigh(q_at, tile.m);
+      if constexpr (Late) {
+        if (group == 1) sm90::named_barrier_sync(2, 128 * Groups);
+        step<true>();
 #pragma unroll 1
-      do step();
-      while (!rows.ends(tile));
+        while (!rows.ends(tile)) step<false>();
+        last_dq();
+      } else {
+#pragma unroll 1
+        do step<false>();
+        while (!rows.ends(tile));
+      }
     }
     const Sequence& seq = shared.sequence();
     if constexpr (Weights) store_dv<Dtype>(b, work, seq, shared.block().g, own, dv);
@@ -175,17 +196,18 @@ class BackwardConsumer90 {
     sm90::pin(dv);
     shared.dout_pipe().release(dout_at);
   }
-  // This warpgroup's chunk of dq: 64 rows of ds by 64 columns of k.
-  __device__ __forceinline__ void issue_dq() {
+  // This warpgroup's chunk of dq of a tile: 64 rows of ds by 64 columns of k.
+  __device__ __forceinline__ void issue_dq(const DsState& at) {
     sm90::fence();
     sm90::product_transposed<Dtype, BN>(
-        dq, sm90::descriptor(shared.ds(dout_at) + group / Panels * TileS::panel_bytes),
+        dq, sm90::descriptor(shared.ds(at) + group / Panels * TileS::panel_bytes),
         sm90::unhoisted(k_columns));
     sm90::commit();
   }
-  __device__ __forceinline__ void store_dq() {
+  // odd: 1 of odd tiles.
+  __device__ __forceinline__ void store_dq(int odd) {
     sm90::pin(dq);
-    sm90::barrier_wait(shared.dq_empty(group), dout_at.stage ^ 1);
+    sm90::barrier_wait(shared.dq_empty(group), odd ^ 1);
 #pragma unroll
     for (int j = 0; j < 8; ++j)
       *reinterpret_cast<float4*>(shared.memory + Shared::layout.dq + group * Shape::dq_bytes +
@@ -193,10 +215,20 @@ class BackwardConsumer90 {
           make_float4(dq[j][0], dq[j][1], dq[j][2], dq[j][3]);
     sm90::fence_shared();
     __syncwarp();
-    sm90::barrier_arrive_warp(shared.dq_full(group, dout_at.stage));
+    sm90::barrier_arrive_warp(shared.dq_full(group, odd));
+  }
+  // ds of the tile before.
+  __device__ __forceinline__ DsState ds_before() const {
+    return ds_at.stage ? DsState{ds_at.stage - 1, ds_at.phase}
+                       : DsState{Shape::StagesS - 1, ds_at.phase ^ 1};
+  }
+  __device__ __forceinline__ void wait_ds_before() const {
+    const DsState at = ds_before();
+    sm90::barrier_wait(shared.ds_full(at), at.phase);
   }
 
-  // One row tile, and the scores of the next.
+  // One row tile, and the scores of the next.  First: no tile before it is left to add to dq.
+  template <bool First>
   __device__ __forceinline__ void step() {
     QState next = q_at;
     next.next();
@@ -204,41 +236,55 @@ class BackwardConsumer90 {
     rows.next(tile);
     const bool more = !rows.ends(tile);
     issue_dp();
-    if constexpr (!Shape::ahead) weigh(q_at, m);
+    if constexpr (!Ahead) weigh(q_at, m);
     sm90::wait<0>();
     sm90::pin(dp[0]);
     if constexpr (!Weights) shared.dout_pipe().release(dout_at);
     uint32_t p[1][BM / 16][4], ds[1][BM / 16][4];
     make_ds(m, ds);
     if constexpr (Weights) pack_operand<Dtype>(p, x);
+    if constexpr (Late && !First) wait_ds_before();
 #pragma unroll
     for (int k = 0; k < BM / 16; ++k)
-      sm90::store_matrices(TileS::pair(shared.ds(dout_at) + ds_lane, k), ds[0][k]);
+      sm90::store_matrices(TileS::pair(shared.ds(ds_at) + ds_lane, k), ds[0][k]);
     sm90::fence_shared();
+    if constexpr (Late) {
+      __syncwarp();
+      sm90::barrier_arrive_warp(shared.ds_full(ds_at));
+    }
     if constexpr (Weights) {
       sm90::fence();
       sm90::product_columns<Dtype>(
           dv, p[0], sm90::descriptor(shared.dout(dout_at), TileO::panel_bytes), true);
       sm90::commit();
     }
-    if constexpr (Shape::ahead) {
+    if constexpr (Ahead) {
       issue_next_scores(next, more);
       if constexpr (Weights) sm90::wait<1>(), retire_dv();
     }
-    sm90::named_barrier_sync(1, 128 * Groups);
-    issue_dq();
-    if constexpr (Weights && !Shape::ahead) sm90::wait<1>(), retire_dv();
+    if constexpr (!Late) {
+      sm90::named_barrier_sync(1, 128 * Groups);
+      issue_dq(ds_at);
+    } else if constexpr (First) {
+      if (group == 0) sm90::named_barrier_arrive(2, 128 * Groups);
+    } else {
+      issue_dq(ds_before());
+    }
+    if constexpr (Weights && !Ahead) sm90::wait<1>(), retire_dv();
     sm90::product_columns<Dtype>(dk, ds[0], sm90::descriptor(shared.q(q_at), TileQ::panel_bytes),
                                  true);
     sm90::commit();
-    if constexpr (Shape::ahead) {
-      sm90::wait<2>();
+    constexpr bool kNoDq = Late && First;
+    if constexpr (Ahead) {
+      sm90::wait<kNoDq ? 1 : 2>();
       sm90::pin(x[0]);
       weigh(next, tile.m);
     }
-    sm90::wait<1>();
-    store_dq();
-    if constexpr (!Shape::ahead) {
+    if constexpr (!kNoDq) {
+      sm90::wait<1>();
+      store_dq(Late ? dout_at.stage ^ 1 : dout_at.stage);
+    }
+    if constexpr (!Ahead) {
       issue_next_scores(next, more);
       sm90::wait<1>();
     } else {
@@ -246,12 +292,19 @@ class BackwardConsumer90 {
     }
     sm90::pin(dk);
     shared.q_pipe().release(q_at);
-    if constexpr (!Shape::ahead) {
+    if constexpr (!Ahead) {
       sm90::wait<0>();
       sm90::pin(x[0]);
     }
     q_at = next;
     dout_at.next();
+    ds_at.next();
+  }
+  __device__ __forceinline__ void last_dq() {
+    wait_ds_before();
+    issue_dq(ds_before());
+    sm90::wait<0>();
+    store_dq(dout_at.stage ^ 1);
   }
 
   const AttendBackward& b;
@@ -264,7 +317,8 @@ class BackwardConsumer90 {
   const uint64_t k_rows, v_rows, k_columns;
   const uint32_t ds_lane;
   QState q_at;
-  DoutState dout_at;  // of dout and ds; its stage says whether a tile is odd
+  DoutState dout_at;  // its stage says whether a tile is odd
+  DsState ds_at;
   RowStep tile;
   float (&dk)[D / 8][4], (&dv)[E / 8][4];
   float (&x)[1][BM / 8][4], (&dp)[1][BM / 8][4];  // scores, then p; dp, then ds

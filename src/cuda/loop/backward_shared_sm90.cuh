@@ -8,16 +8,18 @@
 
 namespace fovea::cuda {
 
-// dq_buffers of dq_bytes each: parts of a tile of dq that are drained apart.
+// dq_buffers of dq_bytes each: parts of a tile of dq that are drained apart.  StagesS tiles of ds: of
+// more than two, consumers form dq of a tile in the step after.
 template <class Shape>
 struct BackwardLayout90 : sm90::SharedLayout {
   int k = tiles(Shape::TileK::bytes), v = tiles(Shape::TileV::bytes),
       q = tiles(Shape::TileQ::bytes, Shape::StagesQ), dout = tiles(Shape::TileO::bytes, 2),
-      ds = tiles(Shape::TileS::bytes, 2), dq = add(Shape::dq_buffers * Shape::dq_bytes, 16),
+      ds = tiles(Shape::TileS::bytes, Shape::StagesS), dq = add(Shape::dq_buffers * Shape::dq_bytes, 16),
       row_stats = add(Shape::StagesQ * Shape::row_stats_bytes, 16),
       sequence = add(sizeof(Sequence), 16), block = add(sizeof(BackwardBlock), 16), kv = barriers(),
       raw = barriers(), q_pipe = pipeline(Shape::StagesQ), dout_pipe = pipeline(2),
-      dq_barriers = barriers(3 * Shape::dq_buffers);
+      dq_barriers = barriers(3 * Shape::dq_buffers),
+      ds_full = barriers(Shape::StagesS > 2 ? Shape::StagesS : 0);
 };
 
 //   | barrier       | who arrives         | who waits     | what it guards                    |
@@ -30,6 +32,7 @@ struct BackwardLayout90 : sm90::SharedLayout {
 //   | dq full, even | a lane of each warp | drain warp 1  | a buffer of dq, of even tiles     |
 //   | dq full, odd  | a lane of each warp | drain warp 2  | the same, of odd tiles            |
 //   | dq empty      | either drain warp   | who writes dq | the same, to overwrite            |
+//   | ds full       | a lane of each warp | consumers     | ds of all keys, of three tiles    |
 template <class Shape>
 struct BackwardShared90 {
   static constexpr BackwardLayout90<Shape> layout = BackwardLayout90<Shape>();
@@ -37,6 +40,7 @@ struct BackwardShared90 {
   using DoutPipe = sm90::Pipeline<2>;
   using QState = typename QPipe::State;
   using DoutState = typename DoutPipe::State;
+  using DsState = sm90::PipelineState<Shape::StagesS>;
   unsigned char* memory;
   uint32_t base;
 
@@ -48,8 +52,11 @@ struct BackwardShared90 {
   __device__ uint32_t dout(const DoutState& at) const {
     return base + layout.dout + at.stage * Shape::TileO::bytes;
   }
-  __device__ uint32_t ds(const DoutState& at) const {
+  __device__ uint32_t ds(const DsState& at) const {
     return base + layout.ds + at.stage * Shape::TileS::bytes;
+  }
+  __device__ uint32_t ds_full(const DsState& at) const {
+    return base + layout.ds_full + at.stage * 8;
   }
   // The statistics of a stage's rows: BM floats of each.
   __device__ uint32_t row_stats(const QState& at) const {
@@ -81,6 +88,8 @@ struct BackwardShared90 {
       sm90::barrier_init(dq_full(i, 0), 4), sm90::barrier_init(dq_full(i, 1), 4);
       sm90::barrier_init(dq_empty(i), 1);
     }
+    if constexpr (Shape::StagesS > 2)
+      for (DsState at; at.phase == 0; at.next()) sm90::barrier_init(ds_full(at), consumers);
   }
 };
 

@@ -33,7 +33,7 @@ template <int Dtype_, int D_, int E_, int BM_, int StagesQ_, DscorePolicy Dscore
 struct KlBackwardShape90 {
   using Dscores = Dscores_;
   static constexpr int Dtype = Dtype_, D = D_, E = E_, BM = BM_, BN = 128;
-  static constexpr int StagesQ = StagesQ_;
+  static constexpr int StagesQ = StagesQ_, StagesS = 2;
   static constexpr int owners = BN / 64, threads = 128 * (owners + 2);
   static constexpr int producer_regs = 24, owning = 192, summing = 104;  // registers a thread
   using TileK = Swizzled<BN, D>;

@@ -21,10 +21,9 @@
 // A product of codes has sums in i32.  It makes 64 columns at a time; they join f32 sums with the
 // scales of their tiles while the next product runs.
 // Shared memory: BackwardShared90, of which K, Q and dout are pairs of tiles, then QuantShared90.
-// Its mbarriers, and beside them:
+// Its mbarriers, of which ds full guards ds^ of both key tiles and its scales, and beside them:
 //
 //   | barrier    | who arrives         | who waits     | what it guards                         |
-//   | ds full    | a lane of each warp | consumers     | ds^ of both key tiles and its scales   |
 //   | named 1, 2 | a consumer's warps  | the same      | the largest p and ds of each warp      |
 //   | named 3    | the first consumer  | the second    | the second's first step, half one late |
 //
@@ -71,10 +70,7 @@ struct QuantShape90 {
     static constexpr int panels = D / 64;  // of dq
   };
   using TileO = TilePair<Dout, DoutColumns>;
-  using TileDs = sm90::Bytes<BM, BN, 128>;
-  struct TileS {  // the frame has two
-    static constexpr int bytes = StagesS * TileDs::bytes / 2;
-  };
+  using TileS = sm90::Bytes<BM, BN, 128>;
   static constexpr int chunks = TileQ::panels, dq_buffers = groups,
                        dq_bytes = chunks * kChunkFloats * 4 / groups;
   static_assert((D == 64 || D == 128) && E == D, "half of dq's columns for each consumer");
@@ -94,16 +90,15 @@ template <class Shape>
 struct QuantLayout90 : BackwardLayout90<Shape> {
   int keys = this->template of<QuantKeys>(Shape::groups),
       most = this->add(Shape::groups * 4 * 8, 16),
-      ds_scales = this->template of<float>(Shape::StagesS * Shape::groups),
-      ds_full = this->barriers(Shape::StagesS);
+      ds_scales = this->template of<float>(Shape::StagesS * Shape::groups);
 };
 
 template <class Shape>
 struct QuantShared90 : BackwardShared90<Shape> {
   using typename BackwardShared90<Shape>::QState;
   using typename BackwardShared90<Shape>::DoutState;
+  using typename BackwardShared90<Shape>::DsState;
   static constexpr QuantLayout90<Shape> own = QuantLayout90<Shape>();
-  using DsState = sm90::PipelineState<Shape::StagesS>;
 
   __device__ explicit QuantShared90(unsigned char* memory) : BackwardShared90<Shape>(memory) {}
   __device__ const QuantRows& rows(const QState& at) const {
@@ -120,16 +115,9 @@ struct QuantShared90 : BackwardShared90<Shape> {
   __device__ float* ds_scales(const DsState& at) const {
     return reinterpret_cast<float*>(this->memory + own.ds_scales) + at.stage * Shape::groups;
   }
-  __device__ uint32_t ds_full(const DsState& at) const {
-    return this->base + own.ds_full + at.stage * 8;
-  }
   // Of ds^, from the memory's begin.
   __device__ static int ds_at(const DsState& at) {
-    return BackwardShared90<Shape>::layout.ds + at.stage * Shape::TileDs::bytes;
-  }
-  __device__ void init(const Attend& a, const BackwardGrid90& grid) const {
-    BackwardShared90<Shape>::init(a, grid, 4 * Shape::groups);
-    for (DsState at; at.phase == 0; at.next()) sm90::barrier_init(ds_full(at), 4 * Shape::groups);
+    return BackwardShared90<Shape>::layout.ds + at.stage * Shape::TileS::bytes;
   }
 };
 
@@ -203,7 +191,7 @@ class QuantConsumer90 {
   using RowCodes = typename Shape::RowCodes;
   using RowColumns = typename Shape::RowColumns;
   using DoutColumns = typename Shape::DoutColumns;
-  using TileDs = typename Shape::TileDs;
+  using TileS = typename Shape::TileS;
   using Shared = QuantShared90<Shape>;
   using State = typename Shared::DoutState;
   using DsState = typename Shared::DsState;
@@ -226,7 +214,7 @@ class QuantConsumer90 {
         group(group),
         lane(threadIdx.x % 32),
         warp(sm90::uniform(threadIdx.x / 32) % 4),
-        ds_lane(TileDs::at(lane / 4 % 2 * 9 + lane % 4 * 2, (group * 4 + warp) * 16) +
+        ds_lane(TileS::at(lane / 4 % 2 * 9 + lane % 4 * 2, (group * 4 + warp) * 16) +
                 lane / 8 * 4),
         tile(rows.first()),
         dk(f.dk),
@@ -334,9 +322,9 @@ class QuantConsumer90 {
   // A key tile's part of 64 columns of dq, of the tile before: the warpgroup's own, or all.
   __device__ __forceinline__ void issue_dq(Part& part, int key_tile) {
     sm90::fence();
-    sm90::byte_product<FOVEA_I8, 64, TileDs, KeyColumns>(
+    sm90::byte_product<FOVEA_I8, 64, TileS, KeyColumns>(
         part,
-        TileDs::descriptor(shared.base + Shared::ds_at(ds_before())) + TileDs::step(2 * key_tile),
+        TileS::descriptor(shared.base + Shared::ds_at(ds_before())) + TileS::step(2 * key_tile),
         KeyColumns::descriptor((Panels == 2 ? half(KeyColumns::Panel) : shared.base) +
                                Shape::TileK::second) +
             KeyColumns::step(2 * key_tile));
@@ -382,7 +370,7 @@ class QuantConsumer90 {
   // run for two rows.
   __device__ __forceinline__ void put_ds(const uint32_t (&ds)[2][4]) const {
     const bool odd = lane & 4;
-    const uint32_t next_row = ds_lane ^ TileDs::at(1, 0);  // the other row of the pair
+    const uint32_t next_row = ds_lane ^ TileS::at(1, 0);  // the other row of the pair
     unsigned char* const to = shared.memory + Shared::ds_at(ds_now());
     const auto store = [&](uint32_t at, uint32_t word) {
       *reinterpret_cast<uint32_t*>(to + at) = word;
@@ -395,7 +383,7 @@ class QuantConsumer90 {
         const uint32_t mine = __byte_perm(low, high, odd ? 0x7362 : 0x5140),
                        other =
                            __shfl_xor_sync(~0u, __byte_perm(low, high, odd ? 0x5140 : 0x7362), 4);
-        const int rows = (k * 32 + half * 16) * TileDs::Panel;
+        const int rows = (k * 32 + half * 16) * TileS::Panel;
         store(ds_lane + rows, __byte_perm(mine, other, odd ? 0x3726 : 0x5140));
         store(next_row + rows, __byte_perm(mine, other, odd ? 0x1504 : 0x7362));
       }
@@ -581,7 +569,7 @@ __global__ void __launch_bounds__(Shape::threads, 1)
   const int warp = sm90::uniform(threadIdx.x / 32), group = sm90::uniform(threadIdx.x / 128) - 1;
   if (threadIdx.x < sizeof maps / sizeof maps.q) sm90::prefetch_map((&maps.q)[threadIdx.x]);
   if (threadIdx.x == 0) {
-    shared.init(a, grid);
+    shared.init(a, grid, 4 * Shape::groups);
     sm90::barrier_init_done();
   }
   __syncthreads();
