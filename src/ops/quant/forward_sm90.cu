@@ -273,7 +273,7 @@ Text refuses(const Context& ctx, const QuantAttend& a) {
   if (Text why = hopper_refuses(ctx, call.sequences); !why.empty()) return why;
   if (call.score.softcap > 0) return reason_given("softcap");
   if (a.v_mean) return reason_given("v_mean");
-  if (!call.h || !call.sequences.count || !call.t || !call.s)
+  if (!call.h || !call.sequences.count || !call.sequences.caches || !call.t || !call.s)
     return "there are no rows, keys or heads";
   if (Text why = refuse_width("d", call.d, 16); !why.empty()) return why;
   return refuse_width("e", call.e, 8);
@@ -306,7 +306,6 @@ QuantAttend unpacked(QuantAttend a, void* q, void* k) {
 }
 // "" or which packed rows cannot be read by pieces of 8 bytes.
 Text unpacking_refuses(const QuantAttend& a) {
-  if (!a.attend.sequences.caches) return "there are no rows of k";
   for (const auto& [x, name] : {std::pair{&a.attend.q, "q"}, std::pair{&a.attend.k, "k"}})
     if (!chunked(*x, 1, 8))
       return Text(name) + " has rows that are not contiguous and 8-byte aligned";
