@@ -15,9 +15,9 @@
 // Blocks start in that order, so none waits for a later one.
 // Shared memory, mbarriers: BackwardShared90.
 //
-//   | named barrier | who arrives        | who waits    | what it guards                            |
-//   | 1             | consumers          | consumers    | ds, where dq follows in the same step     |
-//   | 2             | the first consumer | the second   | the second's first step, half a step late |
+//   | named | who arrives        | who waits  | what it guards                            |
+//   | 1     | consumers          | consumers  | ds, where dq follows in the same step     |
+//   | 2     | the first consumer | the second | the second's first step, half a step late |
 //
 // dq of a tile is formed in the step after, so that a consumer may be a step ahead: one's
 // products then run beside the other's ds.  ds has three tiles.  A consumer writes one once the

@@ -8,13 +8,14 @@
 
 namespace fovea::cuda {
 
-// dq_buffers of dq_bytes each: parts of a tile of dq that are drained apart.  StagesS tiles of ds: of
-// more than two, consumers form dq of a tile in the step after.
+// dq_buffers of dq_bytes each: parts of a tile of dq that are drained apart.  StagesS tiles of ds:
+// of more than two, consumers form dq of a tile in the step after.
 template <class Shape>
 struct BackwardLayout90 : sm90::SharedLayout {
   int k = tiles(Shape::TileK::bytes), v = tiles(Shape::TileV::bytes),
       q = tiles(Shape::TileQ::bytes, Shape::StagesQ), dout = tiles(Shape::TileO::bytes, 2),
-      ds = tiles(Shape::TileS::bytes, Shape::StagesS), dq = add(Shape::dq_buffers * Shape::dq_bytes, 16),
+      ds = tiles(Shape::TileS::bytes, Shape::StagesS),
+      dq = add(Shape::dq_buffers * Shape::dq_bytes, 16),
       row_stats = add(Shape::StagesQ * Shape::row_stats_bytes, 16),
       sequence = add(sizeof(Sequence), 16), block = add(sizeof(BackwardBlock), 16), kv = barriers(),
       raw = barriers(), q_pipe = pipeline(Shape::StagesQ), dout_pipe = pipeline(2),

@@ -539,7 +539,8 @@ __global__ void __launch_bounds__(kGroups* Lanes, 2048 / (kGroups * Lanes) / 2)
   const bool permutes = a.permutes && Which == Pass::codes;
   const Walk by = walk_from(a, gridDim.x);
   Walk next = walk_from(a, blockIdx.x);
-  if constexpr (kAhead<X>) copy_tile<X, Lanes>(a, tile_at<Lanes>(a, next, permutes, backwards), s_ahead);
+  if constexpr (kAhead<X>)
+    copy_tile<X, Lanes>(a, tile_at<Lanes>(a, next, permutes, backwards), s_ahead);
   if (threadIdx.x < kCodeRun) s_part[0][threadIdx.x] = 0;
   __syncthreads();
   int third = 0, half = 0;

@@ -214,8 +214,7 @@ class QuantConsumer90 {
         group(group),
         lane(threadIdx.x % 32),
         warp(sm90::uniform(threadIdx.x / 32) % 4),
-        ds_lane(TileS::at(lane / 4 % 2 * 9 + lane % 4 * 2, (group * 4 + warp) * 16) +
-                lane / 8 * 4),
+        ds_lane(TileS::at(lane / 4 % 2 * 9 + lane % 4 * 2, (group * 4 + warp) * 16) + lane / 8 * 4),
         tile(rows.first()),
         dk(f.dk),
         dv(f.dv),
