@@ -78,6 +78,8 @@ __device__ __forceinline__ void drain_dq(const Attend& a, const BackwardWork& wo
                                          const Rows& row_tiles, int odd,
                                          const BackwardShared90<Shape>& shared) {
   constexpr int BM = Shape::BM, floats = Shape::dq_bytes / 4, buffers = Shape::dq_buffers;
+  // Consumers are half a step apart: the first one's buffer is free before the other's is full.
+  constexpr bool kApart = Shape::StagesS > 2;
   const Sequence& seq = shared.sequence();
   const BackwardBlock& block = shared.block();
   const int rows = static_cast<int>(seq.rows), keys = static_cast<int>(seq.keys),
@@ -96,19 +98,24 @@ __device__ __forceinline__ void drain_dq(const Attend& a, const BackwardWork& wo
     for (int i = 0; i < buffers; ++i) {
       const uint32_t from = shared.base + shared.layout.dq + i * Shape::dq_bytes;
       sm90::barrier_wait(shared.dq_full(i, odd), phase);
-      if (!work.dq) continue;
-      if (order == 0)
-        sm90::tma_store(to + i * floats, from, Shape::dq_bytes);
-      else
-        sm90::tma_reduce_add(to + i * floats, from, Shape::dq_bytes);
-      sm90::tma_store_commit();
+      if (work.dq) {
+        if (order == 0)
+          sm90::tma_store(to + i * floats, from, Shape::dq_bytes);
+        else
+          sm90::tma_reduce_add(to + i * floats, from, Shape::dq_bytes);
+        sm90::tma_store_commit();
+      }
+      if (kApart || buffers == 1) {
+        sm90::tma_store_wait_read<0>();
+        sm90::barrier_arrive(shared.dq_empty(i));
+      }
     }
-    if constexpr (buffers == 2) {
+    if constexpr (!kApart && buffers == 2) {
       sm90::tma_store_wait_read<1>();
       sm90::barrier_arrive(shared.dq_empty(0));
+      sm90::tma_store_wait_read<0>();
+      sm90::barrier_arrive(shared.dq_empty(1));
     }
-    sm90::tma_store_wait_read<0>();
-    sm90::barrier_arrive(shared.dq_empty(buffers - 1));
     sm90::tma_store_wait<0>();
     if (work.dq) dq_order_pass(work.dq_order + tile);
     phase ^= 1;

@@ -11,7 +11,6 @@
 //            row of d floats for each warp
 //   scales   magnitudes of tokens across L lanes, of parts by the greatest in shared memory
 // A block takes item after item and copies numbers of 16 bits an item ahead: 64 bytes a thread.
-// A pass walks backwards through what the one before it walked forwards: L2 has its last items.
 // Shared memory: these, and d rows of 32 words, word w of row c at w ^ 2 (c / 8 % 16): codes to
 // turn.  So at most two of a warp's writes, and none of its reads, share a bank.  The sums lie
 // there before.
@@ -122,15 +121,6 @@ __device__ inline void advance(const Quantize& a, const Walk& by, Walk& at) {
   if (at.index >= units) at.index -= units, ++at.batch;
 }
 
-// The place as far from the last item as `at` is from the first, but the head.
-__device__ inline Walk mirrored(const Quantize& a, const Walk& at) {
-  Walk to = at;
-  to.slot = static_cast<uint32_t>(unit_count(a)) - 1 - at.slot;
-  to.batch = static_cast<uint32_t>(a.b) - 1 - at.batch;
-  to.index = static_cast<uint32_t>(a.units) - 1 - at.index;
-  return to;
-}
-
 // What a block of threads works on, and the tokens of a thread.
 struct TileAt {
   int64_t batch, first;  // of x; the token that the unit begins with
@@ -148,9 +138,8 @@ struct TileAt {
 };
 
 template <int Lanes>
-__device__ inline TileAt tile_at(const Quantize& a, Walk walk, bool permutes, bool backwards) {
+__device__ inline TileAt tile_at(const Quantize& a, const Walk& walk, bool permutes) {
   TileAt at;
-  if (backwards) walk = mirrored(a, walk);
   at.lane = threadIdx.x % Lanes, at.group = threadIdx.x / Lanes;
   at.base = permutes ? (at.group & ~3) * 4 + (at.group & 3) * 2 : at.group * 4;
   at.step = permutes ? 8 : 2;
@@ -530,7 +519,7 @@ __device__ inline void keep_maxima(const Quantize& a, const TileAt& at, const Ti
 template <class X, int Lanes, Pass Which, CodeKind Kind>
 __global__ void __launch_bounds__(kGroups* Lanes, 2048 / (kGroups * Lanes) / 2)
     quantize_tile_kernel(const __grid_constant__ Quantize a,
-                         const __grid_constant__ Partials partials, bool backwards) {
+                         const __grid_constant__ Partials partials) {
   extern __shared__ __align__(16) uint32_t s_code[];
   __shared__ uint32_t s_part[3][kCodeRun];
   constexpr int kCodeWords = Lanes * kColumns * 32, kRowWords = Lanes * Lanes * kColumns;
@@ -539,20 +528,19 @@ __global__ void __launch_bounds__(kGroups* Lanes, 2048 / (kGroups * Lanes) / 2)
   const bool permutes = a.permutes && Which == Pass::codes;
   const Walk by = walk_from(a, gridDim.x);
   Walk next = walk_from(a, blockIdx.x);
-  if constexpr (kAhead<X>)
-    copy_tile<X, Lanes>(a, tile_at<Lanes>(a, next, permutes, backwards), s_ahead);
+  if constexpr (kAhead<X>) copy_tile<X, Lanes>(a, tile_at<Lanes>(a, next, permutes), s_ahead);
   if (threadIdx.x < kCodeRun) s_part[0][threadIdx.x] = 0;
   __syncthreads();
   int third = 0, half = 0;
   for (uint32_t item = blockIdx.x; item < work; item += gridDim.x) {
-    const TileAt at = tile_at<Lanes>(a, next, permutes, backwards);
+    const TileAt at = tile_at<Lanes>(a, next, permutes);
     Tile y;
     if constexpr (kAhead<X>) copy_wait<0>();
     load_tile<X, Lanes>(a, at, s_ahead, y);
     advance(a, by, next);
     if constexpr (kAhead<X>)
       if (item + gridDim.x < work)
-        copy_tile<X, Lanes>(a, tile_at<Lanes>(a, next, permutes, backwards), s_ahead);
+        copy_tile<X, Lanes>(a, tile_at<Lanes>(a, next, permutes), s_ahead);
     if (at.tokens < 0) continue;
     rotate_rows<Lanes>(a, at.lane, y);
     // Parts and rows of this item; the parts of the next are cleared.  Who is here has passed the
@@ -584,14 +572,12 @@ void run(Context& ctx, const Quantize& a, const Partials& partials) {
   const int64_t work = unit_count(a) * a.h;
   const int64_t resident = int64_t{device_info(ctx).multiprocessors} * kBlocks;
   const int64_t blocks = kAhead<X> && work > resident ? resident : work;
-  bool backwards = false;
   const auto pass = [&]<Pass Which>() {
     // Sums and magnitudes are those of any kind.
     constexpr CodeKind kKind = Which == Pass::codes ? Kind : CodeKind::e4m3;
     launch<quantize_tile_kernel<X, Lanes, Which, kKind>>(
         ctx, "quant_quantize", blocks, kThreads, Lanes * kColumns * 128 + kAheadBytes<X, Lanes>, a,
-        partials, backwards);
-    backwards = !backwards;
+        partials);
   };
   if (a.smooth == FOVEA_SMOOTH_SEQUENCE) {
     pass.template operator()<Pass::sums>();
