@@ -15,14 +15,14 @@
 // Blocks start in that order, so none waits for a later one.
 // Shared memory, mbarriers: BackwardShared90.
 //
-//   | named | who arrives        | who waits  | what it guards                            |
-//   | 1     | consumers          | consumers  | ds, where dq follows in the same step     |
-//   | 2     | the first consumer | the second | the second's first step, half a step late |
+//   | named | who arrives         | who waits           | what it guards                        |
+//   | 1     | consumers           | consumers           | ds, where dq follows in the same step |
+//   | 2, 3  | the second consumer | the first consumer  | its turn to make ds;                  |
+//   |       | the first           | the second          | the same                              |
 //
-// dq of a tile is formed in the step after, so that a consumer may be a step ahead: one's
-// products then run beside the other's ds.  ds has three tiles.  A consumer writes one once the
-// tile before is full.  By then both have read what lay there.
-// FlashAttention-3 (2407.08608).
+// dq of a tile is formed in the step after, and consumers make ds by turns, half a step apart:
+// one's products run beside the other's ds.  ds has three tiles.  A consumer writes one once the
+// tile before is full.  By then both have read what lay there. FlashAttention-3 (2407.08608).
 #pragma once
 #include <new>
 
@@ -130,7 +130,6 @@ class BackwardConsumer90 {
       sm90::pin(x[0]);
       if constexpr (Ahead) weigh(q_at, tile.m);
       if constexpr (Late) {
-        if (group == 1) sm90::named_barrier_sync(2, 128 * Groups);
         step<true>();
 #pragma unroll 1
         while (!rows.ends(tile)) step<false>();
@@ -227,6 +226,11 @@ class BackwardConsumer90 {
     sm90::barrier_wait(shared.ds_full(at), at.phase);
   }
 
+  // The other consumer's turn to make ds.
+  __device__ __forceinline__ void hand_on(bool more) const {
+    if (group == 0 || more) sm90::named_barrier_arrive(3 - group, 128 * Groups);
+  }
+
   // One row tile, and the scores of the next.  First: no tile before it is left to add to dq.
   template <bool First>
   __device__ __forceinline__ void step() {
@@ -235,6 +239,9 @@ class BackwardConsumer90 {
     const int m = tile.m;
     rows.next(tile);
     const bool more = !rows.ends(tile);
+    if constexpr (Late) {
+      if (!First || group == 1) sm90::named_barrier_sync(2 + group, 128 * Groups);
+    }
     issue_dp();
     if constexpr (!Ahead) weigh(q_at, m);
     sm90::wait<0>();
@@ -260,14 +267,15 @@ class BackwardConsumer90 {
     }
     if constexpr (Ahead) {
       issue_next_scores(next, more);
+      if constexpr (Late) hand_on(more);
       if constexpr (Weights) sm90::wait<1>(), retire_dv();
+    } else if constexpr (Late) {
+      hand_on(more);
     }
     if constexpr (!Late) {
       sm90::named_barrier_sync(1, 128 * Groups);
       issue_dq(ds_at);
-    } else if constexpr (First) {
-      if (group == 0) sm90::named_barrier_arrive(2, 128 * Groups);
-    } else {
+    } else if constexpr (!First) {
       issue_dq(ds_before());
     }
     if constexpr (Weights && !Ahead) sm90::wait<1>(), retire_dv();
