@@ -78,7 +78,7 @@ class BackwardConsumer90 {
   using QState = typename Shared::QState;
   using DoutState = typename Shared::DoutState;
   using DsState = typename Shared::DsState;
-  static constexpr bool Ahead = Shape::ahead, Late = Shape::late;
+  static constexpr bool Ahead = Shape::ahead, Late = Shape::late, Turns = Late && Ahead;
   static constexpr int Panels = TileK::panels;
 
  public:
@@ -130,6 +130,7 @@ class BackwardConsumer90 {
       sm90::pin(x[0]);
       if constexpr (Ahead) weigh(q_at, tile.m);
       if constexpr (Late) {
+        if (!Turns && group == 1) sm90::named_barrier_sync(2, 128 * Groups);
         step<true>();
 #pragma unroll 1
         while (!rows.ends(tile)) step<false>();
@@ -239,13 +240,14 @@ class BackwardConsumer90 {
     const int m = tile.m;
     rows.next(tile);
     const bool more = !rows.ends(tile);
-    if constexpr (Late) {
+    if constexpr (Turns) {
       if (!First || group == 1) sm90::named_barrier_sync(2 + group, 128 * Groups);
     }
     issue_dp();
     if constexpr (!Ahead) weigh(q_at, m);
     sm90::wait<0>();
     sm90::pin(dp[0]);
+    if constexpr (Turns) hand_on(more);
     if constexpr (!Weights) shared.dout_pipe().release(dout_at);
     uint32_t p[1][BM / 16][4], ds[1][BM / 16][4];
     make_ds(m, ds);
@@ -267,10 +269,10 @@ class BackwardConsumer90 {
     }
     if constexpr (Ahead) {
       issue_next_scores(next, more);
-      if constexpr (Late) hand_on(more);
       if constexpr (Weights) sm90::wait<1>(), retire_dv();
-    } else if constexpr (Late) {
-      hand_on(more);
+    }
+    if constexpr (First && !Turns) {
+      if (group == 0) sm90::named_barrier_arrive(2, 128 * Groups);
     }
     if constexpr (!Late) {
       sm90::named_barrier_sync(1, 128 * Groups);

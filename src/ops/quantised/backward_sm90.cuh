@@ -25,7 +25,8 @@
 //
 //   | barrier    | who arrives         | who waits     | what it guards                         |
 //   | named 1, 2 | a consumer's warps  | the same      | the largest p and ds of each warp      |
-//   | named 3    | the first consumer  | the second    | the second's first step, half one late |
+//   | named 3    | the second consumer | the first     | its turn to make dP                    |
+//   | named 4    | the first consumer  | the second    | the same                               |
 //
 // A consumer forms dq of a tile in the step after, so that it may be a step ahead of the other one:
 // their exponentials and products then take turns.  ds^ has three buffers.  A consumer writes one
@@ -237,7 +238,6 @@ class QuantConsumer90 {
       issue_next_scores(true);
       sm90::wait<0>();
       sm90::pin(x);
-      if (group == 1) sm90::named_barrier_sync(3, 256);
       step<true>();
 #pragma unroll 1
       while (another) step<false>();
@@ -402,6 +402,7 @@ class QuantConsumer90 {
     for (int j = 0; j < N / 2; ++j) lse[4 * j] = stats[4 * j];
     float k_scale = keys.k_scale, q_scale = of.q_scale;
     float p[N][4], dp[N][4];
+    if (!First || group == 1) sm90::named_barrier_sync(3 + sm90::unhoisted(group), 256);
     issue_dp(dp);
     asm volatile("" : "+f"(k_scale), "+f"(q_scale)::"memory");  // not multiplied before
     if constexpr (!First) hand_on_dq();
@@ -417,6 +418,7 @@ class QuantConsumer90 {
     const float p_most = lane_most(p);
     sm90::wait<0>();
     sm90::pin(dp);
+    sm90::named_barrier_arrive(4 - sm90::unhoisted(group), 256);
     dscore_tile(
         dp, tile_scores, [&](int j) { return make_float4(p[j][0], p[j][1], p[j][2], p[j][3]); },
         stats, whole);
@@ -447,9 +449,6 @@ class QuantConsumer90 {
     sm90::fence_shared();
     __syncwarp();
     sm90::barrier_arrive_warp(shared.ds_full(ds_now()));
-    if constexpr (First) {
-      if (group == 0) sm90::named_barrier_arrive(3, 256);
-    }
     if constexpr (Panels == 2) {
       issue_columns<RowColumns>(even, ds, q_columns, 0);
       fold(dv, odd, 1, dv_factor);
@@ -533,6 +532,7 @@ class QuantConsumer90 {
   }
   // After the last step.
   __device__ __forceinline__ void last_dq() {
+    if (group == 0) sm90::named_barrier_sync(3, 256);  // the second's last turn ends with an arrival
     hand_on_dq();
     sm90::barrier_wait(shared.ds_full(ds_before()), ds_before().phase);
     Part odd;
