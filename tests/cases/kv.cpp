@@ -421,6 +421,7 @@ std::vector<harness::Case> split_decodes() {
         add(name + "16", of + "h=32 g=2 " + shapes[0]);
         add(name + "16", of + "h=12 g=1 " + shapes[2]);
         for (const std::string& shape : many) add(name + "16", of + "h=8 g=2 " + shape);
+        add("", of + "h=8 g=2 pairs " + shapes[0]);
       }
   return all;
 }
@@ -451,6 +452,13 @@ std::vector<harness::Case> split_levels() {
         all.push_back(cases.cases()[0]);
         all.back().cuda_kernel = "levels_sm80." + type + ".b" + bits + ".d" + width;
       }
+  for (const std::string format : {"1", "2"}) {
+    WordCases cases("x_kv_decode", KvBuild::decode);
+    cases.add(
+        "format=" + format + " h=8 g=2 b=2 s=1 pages=4 at=200 q:bf16 bits=3 d=64 e=64 lse pairs",
+        "split");
+    all.push_back(cases.cases()[0]);
+  }
   return all;
 }
 

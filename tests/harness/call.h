@@ -39,9 +39,11 @@ enum class Lay {
   gaps,        // every axis padded, rows still 16-byte aligned
   odd,         // every axis padded, starts one element in, nothing aligned
   wide,        // last stride 2
-  turned       // of three axes, the last two swapped: weights that are stored transposed
+  turned,      // of three axes, the last two swapped: weights that are stored transposed
+  pairs        // every axis padded, rows of 64 aligned to two elements alone
 };
-constexpr const char* kLayNames[] = {"contiguous", "head_first", "gaps", "odd", "wide", "turned"};
+constexpr const char* kLayNames[] = {"contiguous", "head_first", "gaps", "odd",
+                                     "wide",       "turned",     "pairs"};
 
 // What a byte is to the call.
 enum Cover : uint8_t {
@@ -119,6 +121,7 @@ class Call {
       pitch *= std::max<int64_t>(shape[order[n]], 1);
       if (lay == Lay::gaps) pitch = n == 0 ? (pitch + 7) / 8 * 8 + 8 : pitch + x.stride[order[n]];
       if (lay == Lay::odd) pitch += n == 0 ? 3 - pitch % 2 : x.stride[order[n]];
+      if (lay == Lay::pairs) pitch += n == 0 ? 2 : x.stride[order[n]];
     }
     return add_strided(name, slot, role, x, lay == Lay::odd ? 1 : 0);
   }

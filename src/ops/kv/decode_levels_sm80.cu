@@ -100,8 +100,8 @@ Text refuses(const Context& ctx, const KvDecode& x) {
   for (const auto& [part, name] :
        {std::pair{&c.k_outlier, "k_outlier"}, {&c.v_outlier, "v_outlier"}})
     if (*part && part->stride[2] != 1) return Text(name) + " has entries that are not contiguous";
-  if (a.q.stride[3] != 1 || !aligned(a.q, 4, 2, 3))
-    return "q has rows that are not contiguous and aligned";
+  if (a.q.stride[3] != 1 || !aligned(a.q, 8, 2, 3))
+    return "q has rows that are not contiguous and aligned to 8 bytes";
   if (a.sequences.capacity >= 1 << 30) return "more than 2^30 keys";
   if (!steps_fit(c.k_code, 4) || !steps_fit(c.v_code, 4 * kTokens))
     return "pages or groups more than 2^31 bytes apart";
