@@ -267,8 +267,8 @@ typedef enum fovea_accumulate {
  *
  *  Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
  *  CUDA.  Tensor cores ask for more:
- *    all              v_t in v_perm16, or v of f16 and bf16; no softcap or v_mean; delta as below; d
- *                     a multiple of 16 and e of 8, up to 256; rows of q, k, v, v_t, o contiguous
+ *    all              v_t in v_perm16, or v of f16 or bf16; no softcap or v_mean; delta as below;
+ *                     d a multiple of 16 and e of 8, up to 256; rows of q, k, v, v_t, o contiguous
  *                     and 16-byte aligned
  *    sm_90, e4m3      p_format e4m3_256, groups block of 0, 64 or 128 tokens, v_group block; no
  *                     k_mean

@@ -848,8 +848,9 @@ c_struct! {
     ///
     /// Limits: d and e are 1 .. 576.  Every valid call has a kernel on the host and a portable one on
     /// CUDA.  Tensor cores ask for more:
-    ///   all              v_t in v_perm16; no softcap or v_mean; delta as below; d a multiple of 16 and
-    ///                    e of 8, up to 256; rows of q, k, v_t, o contiguous and 16-byte aligned
+    ///   all              v_t in v_perm16, or v of f16 or bf16; no softcap or v_mean; delta as below;
+    ///                    d a multiple of 16 and e of 8, up to 256; rows of q, k, v, v_t, o contiguous
+    ///                    and 16-byte aligned
     ///   sm_90, e4m3      p_format e4m3_256, groups block of 0, 64 or 128 tokens, v_group block; no
     ///                    k_mean
     ///   sm_90, i8, e4m3  p_format e4m3_448, q_scale and k_scale; q_group block or thread_q, q_block 0
@@ -858,6 +859,8 @@ c_struct! {
     ///                    q_plain contiguous and 16-byte aligned; delta too
     ///   sm_90, i4, e4m3  as i8, e4m3, whose products are exact for i4: codes are unpacked into the
     ///                    workspace; rows of q and k 8-byte aligned; no index or page_table
+    ///   sm_90, i8, f16   v of f16 or bf16; q and k as i8, e4m3; v_scale absent, or v_group block
+    ///                    (v_block = 0) or channel; up to 128; no delta, index or page_table
     ///   sm_90, i8        p_format i8, all three scales; q and k as above, but k_group block; v_group
     ///                    block, v_block 0 or a power of two from 64 on; up to 128; no index or
     ///                    page_table
