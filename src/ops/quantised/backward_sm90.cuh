@@ -532,7 +532,8 @@ class QuantConsumer90 {
   }
   // After the last step.
   __device__ __forceinline__ void last_dq() {
-    if (group == 0) sm90::named_barrier_sync(3, 256);  // the second's last turn ends with an arrival
+    if (group == 0)
+      sm90::named_barrier_sync(3, 256);  // the second's last turn ends with an arrival
     hand_on_dq();
     sm90::barrier_wait(shared.ds_full(ds_before()), ds_before().phase);
     Part odd;
