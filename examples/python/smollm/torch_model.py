@@ -51,9 +51,16 @@ class TorchModel(nn.Module):
         self.last = learned(source.norm)
         self.layers = nn.ModuleList(TorchLayer(x, self.config) for x in source.layers)
 
-    def forward(self, text: Tensor, places: Tensor, attend: Attend) -> Tensor:
-        """Scores of the tokens behind each of text (b, s), which stand at places (s)."""
+    def states(self, text: Tensor, places: Tensor, attend: Attend) -> Tensor:
+        """What scores are made of, (b, s, columns), of text (b, s) whose tokens stand at places (s)."""
         x = self.embedding[text]
         for i, layer in enumerate(self.layers):
             x = layer(i, x, places, attend)
-        return norm(x, self.last, self.config) @ self.embedding.T
+        return norm(x, self.last, self.config)
+
+    def scores(self, states: Tensor) -> Tensor:
+        return states @ self.embedding.T
+
+    def forward(self, text: Tensor, places: Tensor, attend: Attend) -> Tensor:
+        """Scores of the tokens behind each of text (b, s), which stand at places (s)."""
+        return self.scores(self.states(text, places, attend))

@@ -10,7 +10,7 @@ import fovea.distributed._peers as peers
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import Ranks
+from ranks import CUDA, Ranks
 
 SECONDS = 3  # the timeout of the groups below
 
@@ -119,6 +119,8 @@ DYING = [("ring_attention", 0), ("ring_attention", 2), ("head_attention", 2), ("
 def failing():
     """What each rank of a group gave that failed, and how long it took.  The groups wait for their
     timeouts together."""
+    if CUDA and torch.cuda.device_count() < 4:
+        pytest.skip("wants 4 GPUs")
     runs = {(how, after): (4, dying, {"how": how, "after": after}) for how, after in DYING}
     runs["late"] = (2, late, {"how": "decode"})
     with contextlib.ExitStack() as stack:

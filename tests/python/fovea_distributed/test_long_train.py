@@ -79,9 +79,10 @@ def test_the_module_is_the_decoder_of_smollm():
 
 def trained(group):
     """Losses, what is written, and how the weights moved."""
-    made, text = TorchModel(tiny()), long_train.Text(tokens(65), [0, 11, 40, 64])
+    device = torch.get_default_device()
+    made, text = TorchModel(tiny()).to(device), long_train.Text(tokens(65), [0, 11, 40, 64])
     args = argparse.Namespace(steps=3, rate=1e-2, write=5, dtype="float32")
-    losses = long_train.train(made, text, args, group, torch.device("cpu"))
+    losses = long_train.train(made, text, args, group, device)
     written = long_train.write(made, torch.tensor([text.tokens[:32]]), args, group)
     return losses, written
 

@@ -5,9 +5,18 @@ import fovea.distributed as fd
 import fovea.torch
 import pytest
 import torch
+from fovea.distributed import _trace
 
 
-def together(group, layout, g=2, b=2, **options):
+def together(group, layout, g=2, b=2, least=None, **options):
+    """least: rows of a piece of a first chunk."""
+    with pytest.MonkeyPatch.context() as patch:
+        if least:
+            patch.setattr(_trace, "LEAST_ROWS", least)
+        return compared(group, layout, g, b, **options)
+
+
+def compared(group, layout, g, b, **options):
     torch.manual_seed(6)
     q, k, v = [torch.randn(b, 256, n, 16) for n in (4, g, g)]
     asked = {"return_lse": True, "return_dense": True, "return_mass": True, **options}
@@ -35,6 +44,10 @@ CASES = {
     "one text": {"causal": True, "keep": 4, "b": 1},
     "one text, all": {"keep": 4, "b": 1},
     "one text, large blocks of keys": {"causal": True, "keep": 3, "block_keys": 64, "b": 1},
+    "one text, in pieces": {"causal": True, "keep": 4, "b": 1, "least": 16},
+    "in pieces, large blocks of keys": {
+        "causal": True, "keep": 3, "block_keys": 32, "b": 1, "least": 16,
+    },
 }
 
 

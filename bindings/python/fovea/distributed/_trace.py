@@ -9,6 +9,15 @@ from .._errors import InvalidArgument
 from ..torch._attention import Trace, trace as _trace
 from . import _order, _peers
 
+PIECES, LEAST_ROWS = 4, 16384  # of a first chunk
+
+
+def piece_of(tokens, block_rows):
+    """Rows of a piece.  A selection's thread blocks stay on every multiprocessor to its end, and
+    NCCL's next exchange begins between two."""
+    rows = -(-max(tokens // PIECES, LEAST_ROWS) // block_rows) * block_rows
+    return min(rows, tokens)
+
 
 @_peers.eager
 @torch.no_grad()
@@ -57,28 +66,33 @@ def trace(q, k, v, group=None, *, keep, block_rows=64, block_keys=64, causal=Fal
     early = causal and len(spans) == 2 and sum(spans[0]) > block_keys
     parts, at = [], 0
     for i, (first, tokens) in enumerate(spans):
-        rows, last = q[:, at : at + tokens], keys.shape[1]
+        each = tokens
         if wait and early and i == 0:
             wait(0, lower=True)
+            each = piece_of(tokens, block_rows)
         elif wait:
             for n in range(len(spans)):
                 wait(n)
-        if causal:
-            # With one block of keys no branch is halved, which changes the order of the places.
-            last = min(max(first + tokens, block_keys + 1), last)
-            more = last - first - tokens
-            rows = torch.nn.functional.pad(rows, (0, 0, 0, 0, 0, more)) if more else rows
-        made = _trace(
-            rows, keys[:, :last], values[:, :last], keep=keep, block_rows=block_rows,
-            block_keys=block_keys, causal=causal, scale=scale, exact=exact, return_lse=return_lse,
-            return_dense=return_dense, return_mass=return_mass,
-        )  # fmt: skip
-        blocks = -(-tokens // block_rows)
-        parts.append(Trace(
-            made.selected[:, :, :blocks], made.score[:, :, :blocks], made.o[:, :tokens],
-            *[None if x is None else x[:, :, :tokens] for x in (made.lse, made.lse_dense)],
-            None if made.mass is None else made.mass[:, :, :blocks],
-        ))  # fmt: skip
+        for begin in range(0, tokens, each):
+            count = min(each, tokens - begin)
+            rows, end = q[:, at + begin : at + begin + count], first + begin + count
+            last = keys.shape[1]
+            if causal:
+                # With one block of keys no branch is halved, which changes the order of the places.
+                last = min(max(end, block_keys + 1), last)
+                more = last - end
+                rows = torch.nn.functional.pad(rows, (0, 0, 0, 0, 0, more)) if more else rows
+            made = _trace(
+                rows, keys[:, :last], values[:, :last], keep=keep, block_rows=block_rows,
+                block_keys=block_keys, causal=causal, scale=scale, exact=exact,
+                return_lse=return_lse, return_dense=return_dense, return_mass=return_mass,
+            )  # fmt: skip
+            blocks = -(-count // block_rows)
+            parts.append(Trace(
+                made.selected[:, :, :blocks], made.score[:, :, :blocks], made.o[:, :count],
+                *[None if x is None else x[:, :, :count] for x in (made.lse, made.lse_dense)],
+                None if made.mass is None else made.mass[:, :, :blocks],
+            ))  # fmt: skip
         at += tokens
     dims = Trace(2, 2, 1, 2, 2, 2)
     return Trace(*[
