@@ -151,6 +151,7 @@ TOKENS = (  # of a case's name, in the order in which a label says them
     (r"gradients", "gradients"),
     (r"skewed", "lengths 1 to 8k"),
     (r"checked", "arguments compared"),
+    (r"graph", "in a CUDA graph"),
 )
 
 
