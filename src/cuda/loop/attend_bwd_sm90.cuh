@@ -15,14 +15,18 @@
 // Blocks start in that order, so none waits for a later one.
 // Shared memory, mbarriers: BackwardShared90.
 //
-//   | named | who arrives         | who waits           | what it guards                        |
-//   | 1     | consumers           | consumers           | ds, where dq follows in the same step |
-//   | 2, 3  | the second consumer | the first consumer  | its turn to make ds;                  |
-//   |       | the first           | the second          | the same                              |
+//   | named barrier    | who arrives         | who waits   | what it guards                     |
+//   | 1                | consumers           | consumers   | keys that were cleared; ds, where  |
+//   |                  |                     |             | dq follows in the same step        |
+//   | 2, wide heads    | the second consumer | the first   | its turn for dP, from step 2 on    |
+//   | 3, wide heads    | the first consumer  | the second  | its turn for dP                    |
+//   | 2, of 64 columns | the first consumer  | the second  | its first step, half a step late   |
 //
-// dq of a tile is formed in the step after, and consumers make ds by turns, half a step apart:
-// one's products run beside the other's ds.  ds has three tiles.  A consumer writes one once the
-// tile before is full.  By then both have read what lay there. FlashAttention-3 (2407.08608).
+// dq of a tile is formed in the step after, so that consumers may be half a step apart: one's
+// products run beside the other's ds.  A wait for dq's order stops both; turns part them again.
+// ds has three tiles.  A consumer writes one once the tile before is full.  By then both have read
+// what lay there.
+// Source: FlashAttention-3 (2407.08608).
 #pragma once
 #include <new>
 
@@ -227,7 +231,7 @@ class BackwardConsumer90 {
     sm90::barrier_wait(shared.ds_full(at), at.phase);
   }
 
-  // The other consumer's turn to make ds.
+  // The other consumer's turn.
   __device__ __forceinline__ void hand_on(bool more) const {
     if (group == 0 || more) sm90::named_barrier_arrive(3 - group, 128 * Groups);
   }

@@ -28,10 +28,10 @@
 //   | named 3    | the second consumer | the first     | its turn to make dP                    |
 //   | named 4    | the first consumer  | the second    | the same                               |
 //
-// A consumer forms dq of a tile in the step after, so that it may be a step ahead of the other one:
-// their exponentials and products then take turns.  ds^ has three buffers.  A consumer writes one
-// once the tile before is full.  By then both have read what lay there.
-// Source: SageBwd (2505.11594), algorithm 3; FlashAttention-3 (2407.08608).
+// A consumer forms dq of a tile in the step after, so that it may be half a step ahead of the other
+// one: their exponentials and products then take turns.  ds^ has three buffers.  A consumer writes
+// one once the tile before is full.  By then both have read what lay there. Source: SageBwd
+// (2505.11594), algorithm 3; FlashAttention-3 (2407.08608).
 #pragma once
 #include <new>
 
@@ -532,8 +532,8 @@ class QuantConsumer90 {
   }
   // After the last step.
   __device__ __forceinline__ void last_dq() {
-    if (group == 0)
-      sm90::named_barrier_sync(3, 256);  // the second's last turn ends with an arrival
+    // The second consumer hands its last turn on too.
+    if (group == 0) sm90::named_barrier_sync(3, 256);
     hand_on_dq();
     sm90::barrier_wait(shared.ds_full(ds_before()), ds_before().phase);
     Part odd;
