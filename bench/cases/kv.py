@@ -4,12 +4,14 @@ our own attention over the same tokens in 16 bits.  The rate counts the bytes of
 belongs to them."""
 
 import dataclasses
+import importlib
 
 import fovea
 import fovea.levels
 import torch
 
-from .base import Case, Own, size
+from .base import Case, Own, PeerFailed, size
+from .peers import Peer, importable
 
 GROUP, RESIDUAL = 32, 128
 
@@ -139,6 +141,67 @@ class Levels(LowBit):
         return own, Own("attention_forward", ctx, q, k, v, compared=0, causal=1)
 
 
+def o_of(call):
+    made = call.run(*call.inputs, **call.fields)
+    return made if isinstance(made, torch.Tensor) else made[0]
+
+
+@dataclasses.dataclass(frozen=True)
+class TurboQuantBeside(Levels):
+    """vLLM's Triton decode over a cache of its own (turboquant_4bit_nc) of the same tokens.  Its codes
+    are others than ours, so each is held to attention in 16 bits: `apart` of it at most."""
+
+    method: str = "turboquant"
+    peer, apart = "vLLM", 0.3
+
+    def words(self):
+        yield from super().words()
+        yield "beside_vllm"
+
+    def setup(self, ctx, device, seed):
+        own, exact = super().setup(ctx, device, seed)
+        q, k, v = exact.inputs[1:]
+        return own, Peer(lambda: self.vllm(q, k, v, o_of(own), o_of(exact)))
+
+    def vllm(self, q, k, v, ours, wanted):
+        where, ops = "vllm.model_executor.layers.quantization.turboquant.", "vllm.v1.attention.ops."
+        config = importlib.import_module(where + "config").TurboQuantConfig.from_cache_dtype(
+            "turboquant_4bit_nc", self.d
+        )
+        level = importlib.import_module(where + "centroids").get_centroids(self.d, config.mse_bits)
+        store = importlib.import_module(ops + "triton_turboquant_store").triton_turboquant_store
+        decode = importlib.import_module(ops + "triton_turboquant_decode")
+        one = torch.ones(1, 1, device=q.device)
+        while len(one) < self.d:
+            one = torch.cat((torch.cat((one, one), 1), torch.cat((one, -one), 1)))
+        turn, level = one * self.d**-0.5, level.to(q.device).float()
+        middle, bits = (level[1:] + level[:-1]) / 2, (config.mse_bits, config.key_packed_size)
+        pages = -(-self.t // self.page)
+        table = torch.randperm(self.b * pages, device=q.device).int().reshape(self.b, pages)
+        shape = self.b * pages, self.page, self.g, config.slot_size_aligned
+        cache = torch.zeros(shape, dtype=torch.uint8, device=q.device)
+        token = torch.arange(self.t, device=q.device)
+        for row in range(self.b):
+            slot = (table[row, token // self.page] * self.page + token % self.page).int()
+            store(k[row], v[row], cache, slot, turn, middle, *bits, config.value_quant_bits)
+        length = torch.full((self.b,), self.t, dtype=torch.int32, device=q.device)
+        empty = lambda *shape: torch.empty(shape, dtype=torch.float32, device=q.device)
+        room = {"mid_o_buf": empty(self.b, self.h, 32, self.d + 1), "lse_buf": empty(self.b, self.h)}
+        room["output_buf"] = torch.empty_like(q[:, 0])
+
+        def run():
+            return [decode.triton_turboquant_decode_attention(
+                q[:, 0], cache, table, length, turn, level, self.d**-0.5, *bits,
+                config.value_quant_bits, norm_correction=config.norm_correction, PiT=turn, **room,
+            )[:, None]]  # fmt: skip
+
+        for name, made in (("ours", ours), ("the peer", run()[0])):
+            off = (made.float() - wanted.float()).norm() / wanted.float().norm()
+            if not off < self.apart:
+                raise PeerFailed(f"{name} is {off:.2f} of attention in 16 bits from it")
+        return run
+
+
 def host():
     for bits in (2, 4):
         yield LowBit(1, 32, 8, 8192, bits)
@@ -156,3 +219,6 @@ def cuda():
     for b, h, t in ((8, 64, 32768), (1, 64, 8192)):
         yield Levels(b, h, 8, t, 4)
     yield Levels(32, 64, 8, 8192, 4, method="turboquant")
+    if importable("vllm"):
+        for b, t in ((32, 8192), (8, 32768), (1, 8192)):
+            yield TurboQuantBeside(b, 64, 8, t, 4)
