@@ -15,8 +15,8 @@
 //   | kTurn + n     | the warpgroup before n       | warpgroup n | its turn to take exponentials  |
 //
 // v of i8, whose products are summed in int32, and of 16 bits, which are rows, have consumers of
-// their own: ops/quant/forward_integer_sm90.cuh, forward_half_sm90.cuh. FlashAttention-3
-// (2407.08608), SageAttention2 (2411.10958).
+// their own: ops/quant/forward_integer_sm90.cuh, forward_half_sm90.cuh.
+// Source: FlashAttention-3 (2407.08608), SageAttention2 (2411.10958).
 #pragma once
 #include <concepts>
 
@@ -222,8 +222,8 @@ struct LiftedSoftmax {
   }
 
   // The same of int32 sums, their maxima taken three at a time.
-  // turn() follows the maxima.  Where it gives a 0 that ptxas does not know, all exponents follow
-  // it. partly: some are hidden.
+  // turn() follows the maxima.  Where it gives a 0 that ptxas does not know, exponents follow it.
+  // partly: some are hidden.
   template <int N, int Parts>
   __device__ void weigh(ScoreTile<FOVEA_I8, N>& tile, float (&alpha)[2],
                         const float (&factor)[Parts], bool partly, auto turn) {

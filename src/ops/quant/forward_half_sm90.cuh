@@ -6,8 +6,8 @@
 // S of a tile and O += P V of the one before are in flight together.  P is a register operand, V is
 // read as [key][column].  O is summed in f32.
 // v of bf16: p is the sum of two bf16, the second less than half a last place of the first.  p has
-// 11 bits, so both are exact, and so are their products. Values past the last key may be NaN, which
-// 0 does not hide, so they are zeroed. SageAttention (2410.02367).
+// 11 bits, so both are exact, and so are their products.  Values past the last key may be NaN,
+// which 0 does not hide: they are zeroed.  Source: SageAttention (2410.02367).
 #pragma once
 #include <algorithm>
 
